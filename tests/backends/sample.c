@@ -14,7 +14,7 @@ typedef struct {
   Metric* executions;
   /* The configuration that the model was initialized with. */
   char* config;
-  /* Executions under way, and the most of them at a time. */
+  /* What is counted at a time (executions, or instances that are initialized), and the most of them. */
   atomic_int running, most_running;
   /* Of the mode late. */
   pthread_t thread;
@@ -27,6 +27,8 @@ static atomic_bool is_initialized;
 static int finalize_ms;
 /* Instances that it prefers, if it prefers some. */
 static int preferred_count;
+/* Whether instances may be initialized at the same time. */
+static bool is_parallel;
 
 Error* TRITONBACKEND_Initialize(Backend* backend) {
   if (atomic_exchange(&is_initialized, true)) return TRITONSERVER_ErrorNew(INTERNAL, "the backend is initialized twice");
@@ -48,6 +50,7 @@ Error* TRITONBACKEND_Initialize(Backend* backend) {
   if (wait != NULL) finalize_ms = atoi(wait + 15);
   const char* prefers = memmem(json, size, "\"prefer\":\"", 10);
   preferred_count = prefers == NULL ? 0 : atoi(prefers + 10);
+  is_parallel = memmem(json, size, "\"parallel\":\"0\"", 14) == NULL;
   if (memmem(json, size, "\"policy\":\"1\"", 12) != NULL) TRY(TRITONBACKEND_BackendSetExecutionPolicy(backend, DEVICE_BLOCKING));
   MemoryManager* manager;
   void* memory;
@@ -75,7 +78,7 @@ Error* TRITONBACKEND_GetBackendAttribute(Backend* backend, Attributes* attribute
     TRY(TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(attributes, KIND_GPU, (uint64_t)preferred_count + 4, NULL, 0));
     TRY(TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(attributes, KIND_CPU, (uint64_t)preferred_count, NULL, 0));
   }
-  return TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading(attributes, true);
+  return TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading(attributes, is_parallel);
 }
 
 /* A model without inputs gets one input and one output of 4 FP32; of a size that there is not, where that is wished. */
@@ -109,6 +112,20 @@ static Error* start_counting(Model* model, ModelState* state) {
   if (refused == NULL) return TRITONSERVER_ErrorNew(INTERNAL, "a counter was set");
   TRITONSERVER_ErrorDelete(refused);
   return NULL;
+}
+
+static void begin_counted(ModelState* state) {
+  int running = atomic_fetch_add(&state->running, 1) + 1, most = atomic_load(&state->most_running);
+  while (running > most && !atomic_compare_exchange_weak(&state->most_running, &most, running)) {
+  }
+}
+
+/* Ends when two instances of the model were initialized at the same time, or after the time that the model says. */
+static void wait_for_second_instance(ModelState* state) {
+  uint64_t end = now_ns() + (uint64_t)state->delay_ms * 1000000u;
+  begin_counted(state);
+  while (atomic_load(&state->most_running) < 2 && now_ns() < end) usleep(1000);
+  atomic_fetch_sub(&state->running, 1);
 }
 
 /* So many bytes of the host, and one more on the GPU of number 1. */
@@ -193,6 +210,7 @@ Error* TRITONBACKEND_ModelInstanceInitialize(Instance* instance) {
     return TRITONSERVER_ErrorNew(UNAVAILABLE, "the instance is refused on purpose");
   if (strcmp(((ModelState*)state)->mode, "memory") == 0)
     TRY(say_memory(instance, TRITONBACKEND_ModelInstanceReportMemoryUsage, 10));
+  if (strcmp(((ModelState*)state)->mode, "crowd_at_load") == 0) wait_for_second_instance(state);
   return TRITONBACKEND_ModelInstanceSetState(instance, state);
 }
 
@@ -400,6 +418,25 @@ static Error* identity_by_policy(Instance* instance, Request* request, Response*
   return NULL;
 }
 
+/* Tells where its input and its output lie. */
+static Error* tell_addresses(Request* request, Response* response) {
+  Input* input;
+  Tensor tensor;
+  void* buffer;
+  TRY(TRITONBACKEND_RequestInputByIndex(request, 0, &input));
+  TRY(read_input(input, &tensor));
+  TRY(place(response, "OUT", &tensor, tensor.bytes, &buffer));
+  memcpy(buffer, tensor.data, tensor.bytes);
+  TRY(TRITONBACKEND_ResponseSetIntParameter(response, "in_address", (int64_t)(intptr_t)tensor.data));
+  return TRITONBACKEND_ResponseSetIntParameter(response, "out_address", (int64_t)(intptr_t)buffer);
+}
+
+/* Tells what was counted of the model at a time, at most. */
+static Error* tell_most(Request* request, Response* response, ModelState* state) {
+  TRY(TRITONBACKEND_ResponseSetIntParameter(response, "most", atomic_load(&state->most_running)));
+  return identity(request, response);
+}
+
 /* Adds a point of its own to the request's trace. */
 static Error* report_activity(Request* request, Response* response) {
   Trace* trace;
@@ -410,13 +447,10 @@ static Error* report_activity(Request* request, Response* response) {
 
 /* Takes as long as the model says, and tells how many executions of the model there were at a time, at most. */
 static Error* crowd(Request* request, Response* response, ModelState* state) {
-  int running = atomic_fetch_add(&state->running, 1) + 1, most = atomic_load(&state->most_running);
-  while (running > most && !atomic_compare_exchange_weak(&state->most_running, &most, running)) {
-  }
+  begin_counted(state);
   usleep((useconds_t)state->delay_ms * 1000);
   atomic_fetch_sub(&state->running, 1);
-  TRY(TRITONBACKEND_ResponseSetIntParameter(response, "most", atomic_load(&state->most_running)));
-  return identity(request, response);
+  return tell_most(request, response, state);
 }
 
 /* Reads its input for as long as the model says, and answers with the sum of its bytes. */
@@ -595,6 +629,8 @@ static void answer(Instance* instance, ModelState* state, Request* request) {
                  : strcmp(mode, "read_long") == 0 ? read_long(request, response, state->delay_ms)
                  : strcmp(mode, "config") == 0    ? tell_config(request, response, state)
                  : strcmp(mode, "crowd") == 0     ? crowd(request, response, state)
+                 : strcmp(mode, "crowd_at_load") == 0 ? tell_most(request, response, state)
+                 : strcmp(mode, "addresses") == 0 ? tell_addresses(request, response)
                  : strcmp(mode, "by_policy") == 0 ? identity_by_policy(instance, request, response)
                  : strcmp(mode, "reports") == 0   ? report_activity(request, response)
                  : strcmp(mode, "fail") == 0      ? TRITONSERVER_ErrorNew(INVALID_ARG, "fails on purpose")

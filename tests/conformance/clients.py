@@ -451,8 +451,11 @@ def read_grpc_reply(answer: pb.ModelInferResponse, requested=()) -> Reply:
         if one.name in in_region:
             assert raw == b""
         outputs[one.name] = Made(one.datatype, list(one.shape), None if one.name in in_region else raw)
-    parameters = {key: getattr(value, value.WhichOneof("parameter_choice")) for key, value in answer.parameters.items()}
-    return Reply(answer.model_name, answer.model_version, answer.id, outputs, parameters)
+    return Reply(answer.model_name, answer.model_version, answer.id, outputs, parameters_of(answer))
+
+
+def parameters_of(answer) -> dict:
+    return {key: getattr(value, value.WhichOneof("parameter_choice")) for key, value in answer.parameters.items()}
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Does a backend in C answer here as it does in Triton, from the same library?"""
 
 import concurrent.futures
+import itertools
 import json
 import secrets
 import time
@@ -378,6 +379,31 @@ def test_instances_on_the_host_run_side_by_side_by_either_execution_policy(launc
 
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
             assert max(pool.map(infer, range(6))) == 2
+
+
+@pytest.mark.parametrize(("parallel", "delay_ms", "most"), [(0, 300, 1), (1, 60_000, 2)])
+def test_instances_are_initialized_at_the_same_time_only_where_the_backend_allows_it(launcher, parallel, delay_ms, most):
+    """Each waits for a second one until its delay is over."""
+    repository = launcher.scratch / f"parallel_{parallel}"
+    put(repository, "crowd", "crowd_at_load", delay_ms=str(delay_ms), more="instance_group { kind: KIND_CPU count: 2 }")
+    with serving(launcher, f"parallel_{parallel}", repository, f"--backend-config=sample,parallel={parallel}") as server:
+        with open_client("http", server) as client:
+            assert client.infer("crowd", [fp32("IN", [1])]).parameters["most"] == most
+
+
+def test_the_table_at_the_start_shows_each_backend_and_its_library(launcher):
+    name = "table"
+    put(launcher.scratch / name, "c_identity")
+    with serving(launcher, name, launcher.scratch / name, "--backend-config=sample,fail=none") as server:
+        lines = server.log_text().splitlines()
+    (heading,) = [at for at, line in enumerate(lines) if line.replace(" ", "") == "|Backend|Path|Config|"]
+    table = itertools.takewhile(lambda line: line.startswith(("|", "+")), lines[heading + 1 :])
+    rows = {row[0]: row[1:] for row in ([cell.strip() for cell in line.strip("|").split("|")] for line in table)}
+    path, config = rows["sample"]
+    assert path == str(launcher.scratch / f"{name}_backends" / "sample" / "libtriton_sample.so")
+    assert '"fail":"none"' in config
+    if not launcher.oracle:
+        assert rows["identity"] == ["built in", "{}"]
 
 
 SETTINGS = ['"fail":"none"', '"backend-directory":', '"default-max-batch-size":"4"', '"auto-complete-config":"true"', '"min-compute-capability":"6']

@@ -18,7 +18,7 @@ import struct
 import threading
 
 import grpc
-from clients import GrpcClient, Made, Refused, Reply, pb
+from clients import GrpcClient, Made, Refused, Reply, parameters_of, pb
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 SCHEMA = pathlib.Path(__file__).resolve().parents[2] / "crates" / "wire" / "proto" / "session.proto"
@@ -265,7 +265,7 @@ class SessionClient:
             made[one.output].raw = lease.read(one.byte_size, one.offset)
             self.call(returned=[lease.name])
         assert descriptors == []
-        return Reply(answer.model_name, answer.model_version, answer.id, made, {})
+        return Reply(answer.model_name, answer.model_version, answer.id, made, parameters_of(answer))
 
     def keep(self, message, descriptors) -> Lease:
         if message.descriptor:

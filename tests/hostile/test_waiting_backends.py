@@ -11,15 +11,17 @@ import time
 import numpy as np
 import pytest
 from clients import Given, RequestedOutput, fp32, grpc_channel, http_call, open_client, refuses, service_stub
-from compiled_setup import SOURCES, put, serving
+from compiled_setup import SOURCES, put, serving, workers_of
 from regions import registered
 from servers import ROOT
 from test_copies import copying
+from witness import any_client
 
 COUNT = 1 << 18
 SIZE = 4 * COUNT
 WAITS = 7.0
 KILLS = 5
+REQUESTS = 20
 
 # A client that asks for a canary that never comes, until it is killed.
 ENDLESS = """
@@ -36,7 +38,7 @@ with open_client(sys.argv[4], server) as client, registered(client, 2 * 4096, na
 
 
 @pytest.fixture(scope="module", params=["server", "process"])
-def waiting(request: pytest.FixtureRequest, launcher):
+def waiting(request: pytest.FixtureRequest, launcher, tmp_path_factory):
     """In the server's process, and each instance in a process of its own."""
     if launcher.oracle:
         pytest.skip("of this server")
@@ -46,8 +48,11 @@ def waiting(request: pytest.FixtureRequest, launcher):
         put(repository, mode, mode, backend="waiting")
     put(repository, "asking", backend="asking")
     put(repository, "well")
-    flags = ["--backend-config=waiting,isolated=true"] if request.param == "process" else []
+    put(repository, "addresses", "addresses", isolated="true" if request.param == "process" else "false")
+    socket = tmp_path_factory.mktemp("waiting") / "socket"
+    flags = [f"--session-socket={socket}"] + ["--backend-config=waiting,isolated=true"] * (request.param == "process")
     with serving(launcher, name, repository, *flags, sources=("waiting", "asking", "sample")) as found:
+        found.session, found.is_isolated = socket, request.param == "process"
         yield found
 
 
@@ -76,6 +81,36 @@ def test_a_canary_reaches_the_backend_in_memory_of_the_client(waiting, protocol)
             made.write(values[:1].tobytes())
             reply()
         assert made.read(SIZE, SIZE) == values.tobytes()
+
+
+def mapped_at(pid: int, address: int) -> tuple[int, int] | None:
+    """The inode that a process has mapped at an address, and the offset in it."""
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
+        for span, _, offset, _, inode, *_ in map(str.split, maps):
+            start, end = (int(one, 16) for one in span.split("-"))
+            if start <= address < end:
+                return int(inode), int(offset, 16) + address - start
+    return None
+
+
+@pytest.mark.parametrize("chooses", ["client", "server"])
+def test_a_backend_gets_the_addresses_of_leases(waiting, chooses):
+    with any_client("session", waiting) as client:
+        lease = client.borrow(2 * SIZE, b"\x02" * SIZE)
+        given = [Given("IN", "FP32", [COUNT], region=(lease.name, SIZE, 0))]
+        # The offsets of an output in a lease of the server's choice are its own.
+        outputs, leased = ([RequestedOutput("OUT", (lease.name, SIZE, SIZE))], ()) if chooses == "client" else (None, ["OUT"])
+        with copying(waiting):
+            for _ in range(REQUESTS):
+                reply = client.infer("addresses", given, outputs, leased=leased)
+        assert (lease.read(SIZE, SIZE) if chooses == "client" else reply.outputs["OUT"].raw) == b"\x02" * SIZE
+        inodes = {os.fstat(one.descriptor).st_ino for one in client.leases.values()}
+        assert len(inodes) == (1 if chooses == "client" else 2)
+        processes = workers_of(waiting) if waiting.is_isolated else [waiting.pid]
+        own = os.fstat(lease.descriptor).st_ino
+        found = [(mapped_at(pid, reply.parameters["in_address"]), mapped_at(pid, reply.parameters["out_address"])) for pid in processes]
+        (place,) = [out for given, out in found if given == (own, 0)]
+        assert place == (own, SIZE) if chooses == "client" else place[0] in inodes - {own}
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
