@@ -6,9 +6,8 @@ from python_catalogue import models
 from test_compiled_python_calls import serving
 from test_python_models import *  # noqa: F403
 
-# Of two of these Triton 2.51's library makes something else, wherever it runs: its processes die of a tensor of numpy's own DLPack, and its inputs can be written
-# to. The third wants the instance group that a configuration without one gets; here the library reads the configuration before that is added.
-del test_dlpack_of_numpy, test_inputs_cannot_be_written_to, test_the_configuration_that_a_model_is_given  # noqa: F821
+# These two fail with Triton 2.51's library, in Triton itself as well: its process dies of a tensor of numpy's own DLPack, and inputs can be written to.
+del test_dlpack_of_numpy, test_inputs_cannot_be_written_to  # noqa: F821
 
 
 @pytest.fixture(scope="module")
