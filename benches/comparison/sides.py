@@ -88,7 +88,7 @@ def running(sides: list[Side], scratch: pathlib.Path, check: bool = True):
                 side.server = None
 
 
-def check_identity(side: Side) -> None:
+def check_identity(side: Side, model: str = "identity_fp32") -> None:
     """A server that answers fast but wrongly is not worth measuring."""
     sent = os.urandom(4096)
     given = {"name": "INPUT0", "datatype": "FP32", "shape": [1024], "parameters": {"binary_data_size": len(sent)}}
@@ -96,7 +96,7 @@ def check_identity(side: Side) -> None:
     connection = http.client.HTTPConnection(side.server.http, timeout=READY_LIMIT_S)
     with contextlib.closing(connection):
         length = {"Inference-Header-Content-Length": str(len(head))}
-        connection.request("POST", "/v2/models/identity_fp32/infer", head + sent, length)
+        connection.request("POST", f"/v2/models/{model}/infer", head + sent, length)
         answer = connection.getresponse().read()
     if not answer.endswith(sent):
         raise RuntimeError(f"{side.name} answers {answer[:400]!r} and not the bytes it was sent")
