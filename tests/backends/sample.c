@@ -354,6 +354,7 @@ static Error* tell(Request* request, Response* response) {
     if (type == 0) TRY(TRITONBACKEND_ResponseSetStringParameter(response, key, value));
     if (type == 1) TRY(TRITONBACKEND_ResponseSetIntParameter(response, key, *(const int64_t*)value));
     if (type == 2) TRY(TRITONBACKEND_ResponseSetBoolParameter(response, key, *(const bool*)value));
+    if (type == 3) TRY(TRITONBACKEND_ResponseSetDoubleParameter(response, key, *(const double*)value));
   }
   uint32_t kind = CPU;
   int64_t place = 0;

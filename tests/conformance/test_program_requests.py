@@ -53,6 +53,7 @@ class Program:
         put(repository, "built_in", backend="identity" if not is_oracle else "sample")
         put_with(repository, "labelled", '"OUT" data_type', '"OUT" label_filename: "labels.txt" data_type')
         (repository / "labelled" / "labels.txt").write_text("zero\none\ntwo\n")
+        put(repository, "told", "tell")
         put(repository, "fail", "fail")
         put(repository, "reports", "reports")
         (repository / "both" / "1").mkdir(parents=True)
@@ -184,3 +185,42 @@ def test_what_a_model_reports_is_in_the_context(program):
 def test_a_trace_that_is_not_sent_is_deleted_by_its_owner(program):
     lines = program.run("traces")
     assert lines[-1] == "deleted: 0" and "child: of its parent" in lines
+
+
+def test_a_request_and_its_model_tell_what_was_set(program):
+    found = facts(program.run("properties"))
+    expected = {
+        "id": "7", "timeout": "60000000", "sequence by name": "nine", "sequence": "9", "flags": "3",
+        "number of a name": "Invalid argument: given request's correlation id is not an unsigned int",
+        "name of a number": "Invalid argument: given request's correlation id is not a string",
+        "cancelled": "Internal: It is not possible to query cancellation status before calling TRITONSERVER_InferAsync.",
+        "cancel": "Internal: It is not possible to cancel an inference request before calling TRITONSERVER_InferAsync.",
+        "told": "OUT FP32[4]  1 2 3 4", "got_half": "DOUBLE 0.5", "got_seven": "INT 7",
+    }  # fmt: skip
+    assert {what: found[what] for what in expected} == {what: [text] for what, text in expected.items()}
+
+
+@pytest.mark.triton_differs("it tells the level that the model gives the request: 0 without priority levels")
+def test_a_request_tells_the_priority_that_was_set(program):
+    found = facts(program.run("properties"))
+    assert (found["priority"], found["large priority"]) == (["7 7"], [str(1 << 40)])
+    assert found["large priority in 32 bits"][0].startswith(f"Invalid argument: the request's priority {1 << 40} does not fit in 32 bits")
+
+
+def test_inputs_and_requested_outputs_are_removed_again(program):
+    found = facts(program.run("changes"))
+    unknown = "Invalid argument: [request id: 7] input '{}' does not exist in request"
+    assert (found["unknown after that"], found["unknown"]) == ([unknown.format("IN")], [unknown.format("NONE")])
+    sums, differences = "OUT FP32[4]  11 22 33 44", "OUT1 FP32[4]  -9 -18 -27 -36"
+    assert (found["not requested"], found["one output"], found["all outputs"]) == (["well"], [differences], [f"{sums} {differences}"])
+
+
+def test_a_program_describes_the_memory_that_it_gives(program):
+    assert program.run("descriptions") == [
+        "describe: OUT", "describe: OUT1", "described: OUT FP32[4]  11 22 33 44 OUT1 FP32[4]  -9 -18 -27 -36",
+        "refused: Unavailable: not described on purpose",
+    ]  # fmt: skip
+
+
+def test_types_of_parameters_and_levels_of_traces_have_names(program):
+    assert program.run("words") == ["parameters: STRING INT BOOL DOUBLE BYTES <invalid>", "levels: DISABLED MIN MAX TIMESTAMPS TENSORS"]

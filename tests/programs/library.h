@@ -28,6 +28,7 @@ Error* TRITONSERVER_ServerOptionsSetGpuMetrics(Options*, bool);
 Error* TRITONSERVER_ServerOptionsSetHostPolicy(Options*, const char* policy, const char* setting, const char* value);
 Error* TRITONSERVER_ServerNew(Server**, Options*);
 Error* TRITONSERVER_ServerDelete(Server*);
+Error* TRITONSERVER_ServerSetExitTimeout(Server*, uint32_t seconds);
 Error* TRITONSERVER_ServerStop(Server*);
 Error* TRITONSERVER_ServerIsLive(Server*, bool*);
 Error* TRITONSERVER_ServerIsReady(Server*, bool*);
@@ -53,6 +54,15 @@ Error* TRITONSERVER_InferenceRequestAddRawInput(Asked*, const char* name);
 Error* TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy(Asked*, const char* name, const void*, size_t bytes, uint32_t kind, int64_t id,
                                                                   const char* policy);
 Error* TRITONSERVER_InferenceRequestRemoveAllInputData(Asked*, const char* name);
+Error* TRITONSERVER_InferenceRequestAppendInputDataWithBufferAttributes(Asked*, const char* name, const void*, BufferAttributes*);
+Error* TRITONSERVER_InferenceRequestRemoveAllInputs(Asked*);
+Error* TRITONSERVER_InferenceRequestRemoveRequestedOutput(Asked*, const char* name);
+Error* TRITONSERVER_InferenceRequestRemoveAllRequestedOutputs(Asked*);
+Error* TRITONSERVER_InferenceRequestCorrelationIdString(Asked*, const char**);
+Error* TRITONSERVER_InferenceRequestTimeoutMicroseconds(Asked*, uint64_t*);
+Error* TRITONSERVER_InferenceRequestSetPriority(Asked*, uint32_t);
+Error* TRITONSERVER_InferenceRequestPriorityUInt64(Asked*, uint64_t*);
+Error* TRITONSERVER_InferenceRequestSetDoubleParameter(Asked*, const char* key, double value);
 Error* TRITONSERVER_InferenceResponseOutputClassificationLabel(Answer*, uint32_t index, size_t number, const char** label);
 
 typedef void (*ActivityFn)(Trace*, uint32_t activity, uint64_t ns, void* userp);
@@ -65,5 +75,11 @@ Error* TRITONSERVER_InferenceTraceTensorNew(Trace**, uint32_t level, uint64_t pa
 Error* TRITONSERVER_InferenceTraceDelete(Trace*);
 Error* TRITONSERVER_InferenceTraceSetContext(Trace*, const char*);
 const char* TRITONSERVER_InferenceTraceActivityString(uint32_t);
+const char* TRITONSERVER_InferenceTraceLevelString(uint32_t);
+const char* TRITONSERVER_ParameterTypeString(uint32_t);
+
+typedef Error* (*DescribeFn)(Allocator*, const char* output, BufferAttributes*, void* userp, void* buffer_userp);
+
+Error* TRITONSERVER_ResponseAllocatorSetBufferAttributesFunction(Allocator*, DescribeFn);
 
 #endif

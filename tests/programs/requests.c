@@ -1,6 +1,6 @@
 /* Which requests can a program make that say less of themselves, or more, than usual?
  *
- *   requests <raw|policies|labels|traces> <repository> <directory of backends>
+ *   requests <raw|policies|labels|traces|properties|changes|descriptions|words> <repository> <directory of backends>
  *
  * It prints what comes of each request, one fact to a line. tests/conformance/test_program_requests.py runs it with this server's library and with
  * that of Triton 2.51.
@@ -270,6 +270,126 @@ static void labels(void) {
   }
 }
 
+static void add_input(Asked* request, const char* name, const float* values) {
+  static const int64_t shape[] = {4};
+  MUST(TRITONSERVER_InferenceRequestAddInput(request, name, TYPE_FP32, shape, 1));
+  if (values != NULL) MUST(TRITONSERVER_InferenceRequestAppendInputData(request, name, values, sizeof first, CPU, 0));
+}
+
+/* What is set of a request is told by it, and by the model that gets it. */
+static void properties(void) {
+  uint32_t flags, count, priority = 0;
+  uint64_t number = 0;
+  const char* text = NULL;
+  Asked* request = new_request("told");
+  MUST(TRITONSERVER_InferenceRequestId(request, &text));
+  printf("id: %s\n", text);
+  MUST(TRITONSERVER_InferenceRequestSetPriority(request, 7));
+  MUST(TRITONSERVER_InferenceRequestPriority(request, &priority));
+  MUST(TRITONSERVER_InferenceRequestPriorityUInt64(request, &number));
+  printf("priority: %u %llu\n", priority, (unsigned long long)number);
+  MUST(TRITONSERVER_InferenceRequestSetPriorityUInt64(request, 1ull << 40));
+  MUST(TRITONSERVER_InferenceRequestPriorityUInt64(request, &number));
+  printf("large priority: %llu\n", (unsigned long long)number);
+  tell("large priority in 32 bits", TRITONSERVER_InferenceRequestPriority(request, &priority));
+  MUST(TRITONSERVER_InferenceRequestSetPriorityUInt64(request, 0));
+  MUST(TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(request, 60000000));
+  MUST(TRITONSERVER_InferenceRequestTimeoutMicroseconds(request, &number));
+  printf("timeout: %llu\n", (unsigned long long)number);
+  MUST(TRITONSERVER_InferenceRequestSetCorrelationIdString(request, "nine"));
+  MUST(TRITONSERVER_InferenceRequestCorrelationIdString(request, &text));
+  printf("sequence by name: %s\n", text);
+  tell("number of a name", TRITONSERVER_InferenceRequestCorrelationId(request, &number));
+  MUST(TRITONSERVER_InferenceRequestSetCorrelationId(request, 9));
+  MUST(TRITONSERVER_InferenceRequestCorrelationId(request, &number));
+  printf("sequence: %llu\n", (unsigned long long)number);
+  tell("name of a number", TRITONSERVER_InferenceRequestCorrelationIdString(request, &text));
+  MUST(TRITONSERVER_InferenceRequestSetFlags(request, 3));
+  MUST(TRITONSERVER_InferenceRequestFlags(request, &flags));
+  printf("flags: %u\n", flags);
+  bool is_cancelled = true;
+  tell("cancelled", TRITONSERVER_InferenceRequestIsCancelled(request, &is_cancelled));
+  tell("cancel", TRITONSERVER_InferenceRequestCancel(request));
+  MUST(TRITONSERVER_InferenceRequestSetDoubleParameter(request, "half", 0.5));
+  MUST(TRITONSERVER_InferenceRequestSetIntParameter(request, "seven", 7));
+  add_input(request, "IN", first);
+  Answer* answer = send("told", request, NULL);
+  if (answer == NULL) return;
+  tell_answer("told", answer);
+  MUST(TRITONSERVER_InferenceResponseParameterCount(answer, &count));
+  for (uint32_t at = 0; at < count; at++) {
+    const char* key;
+    uint32_t type;
+    const void* value;
+    MUST(TRITONSERVER_InferenceResponseParameter(answer, at, &key, &type, &value));
+    if (strcmp(key, "got_half") == 0) printf("%s: %s %g\n", key, TRITONSERVER_ParameterTypeString(type), *(const double*)value);
+    if (strcmp(key, "got_seven") == 0) printf("%s: %s %lld\n", key, TRITONSERVER_ParameterTypeString(type), *(const long long*)value);
+  }
+  MUST(TRITONSERVER_InferenceResponseDelete(answer));
+}
+
+/* What was added to a request is removed again. */
+static void changes(void) {
+  BufferAttributes* attributes;
+  Asked* request = new_request("add");
+  add_input(request, "IN", third);
+  add_input(request, "NONE", third);
+  MUST(TRITONSERVER_InferenceRequestRemoveAllInputs(request));
+  tell("unknown after that", TRITONSERVER_InferenceRequestAppendInputData(request, "IN", first, sizeof first, CPU, 0));
+  add_input(request, "IN", first);
+  add_input(request, "IN1", NULL);
+  MUST(TRITONSERVER_BufferAttributesNew(&attributes));
+  MUST(TRITONSERVER_BufferAttributesSetMemoryType(attributes, CPU));
+  MUST(TRITONSERVER_BufferAttributesSetMemoryTypeId(attributes, 0));
+  MUST(TRITONSERVER_BufferAttributesSetByteSize(attributes, sizeof second));
+  MUST(TRITONSERVER_InferenceRequestAppendInputDataWithBufferAttributes(request, "IN1", second, attributes));
+  tell("unknown", TRITONSERVER_InferenceRequestAppendInputDataWithBufferAttributes(request, "NONE", second, attributes));
+  MUST(TRITONSERVER_BufferAttributesDelete(attributes));
+  MUST(TRITONSERVER_InferenceRequestAddRequestedOutput(request, "OUT"));
+  MUST(TRITONSERVER_InferenceRequestAddRequestedOutput(request, "OUT1"));
+  MUST(TRITONSERVER_InferenceRequestRemoveRequestedOutput(request, "OUT"));
+  tell("not requested", TRITONSERVER_InferenceRequestRemoveRequestedOutput(request, "OUT"));
+  ask("one output", request);
+  request = new_request("add");
+  add_input(request, "IN", first);
+  add_input(request, "IN1", second);
+  MUST(TRITONSERVER_InferenceRequestAddRequestedOutput(request, "OUT1"));
+  MUST(TRITONSERVER_InferenceRequestRemoveAllRequestedOutputs(request));
+  ask("all outputs", request);
+}
+
+/* Called once for each piece of memory that `allocate` gave. */
+static Error* describe(Allocator* of, const char* output, BufferAttributes* attributes, void* userp, void* buffer_userp) {
+  (void)of;
+  printf("describe: %s%s%s\n", output, userp == NULL ? "" : " not ours", buffer_userp == NULL ? "" : " not ours");
+  TRITONSERVER_BufferAttributesSetMemoryType(attributes, CPU);
+  TRITONSERVER_BufferAttributesSetMemoryTypeId(attributes, 0);
+  return TRITONSERVER_BufferAttributesSetByteSize(attributes, sizeof first);
+}
+
+static Error* refuse_to_describe(Allocator* of, const char* output, BufferAttributes* attributes, void* userp, void* buffer_userp) {
+  (void)of, (void)output, (void)attributes, (void)userp, (void)buffer_userp;
+  return TRITONSERVER_ErrorNew(UNAVAILABLE, "not described on purpose");
+}
+
+static void descriptions(void) {
+  for (int is_refused = 0; is_refused < 2; is_refused++) {
+    MUST(TRITONSERVER_ResponseAllocatorSetBufferAttributesFunction(allocator, is_refused ? refuse_to_describe : describe));
+    Asked* request = new_request("add");
+    add_input(request, "IN", first);
+    add_input(request, "IN1", second);
+    ask(is_refused ? "refused" : "described", request);
+  }
+}
+
+static void tell_words(void) {
+  printf("parameters:");
+  for (uint32_t type = 0; type < 6; type++) printf(" %s", TRITONSERVER_ParameterTypeString(type));
+  printf("\nlevels:");
+  for (uint32_t level = 0; level < 16; level = level == 0 ? 1 : 2 * level) printf(" %s", TRITONSERVER_InferenceTraceLevelString(level));
+  printf("\n");
+}
+
 static pthread_mutex_t noting = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t noted = PTHREAD_COND_INITIALIZER;
 static int released_traces, userp_of_traces;
@@ -378,6 +498,10 @@ int main(int count, char** words) {
   void (*what)(void) = strcmp(words[1], "raw") == 0        ? raw
                        : strcmp(words[1], "policies") == 0 ? policies
                        : strcmp(words[1], "labels") == 0   ? labels
+                       : strcmp(words[1], "properties") == 0 ? properties
+                       : strcmp(words[1], "changes") == 0 ? changes
+                       : strcmp(words[1], "descriptions") == 0 ? descriptions
+                       : strcmp(words[1], "words") == 0 ? tell_words
                                                            : traces;
   what();
   MUST(TRITONSERVER_ServerDelete(server));

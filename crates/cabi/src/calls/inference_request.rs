@@ -106,11 +106,11 @@ exports! {
     }
 
     "TRITONSERVER_InferenceRequestCancel" = cancel(request: Request) {
-        request.get()?.cancel_inference();
+        request.get()?.cancel_inference()?;
     }
 
     "TRITONSERVER_InferenceRequestIsCancelled" = is_cancelled(request: Request, is_cancelled: Out<bool>) {
-        is_cancelled.put(request.get()?.cancel().is_cancelled())?;
+        is_cancelled.put(request.get()?.is_cancelled()?)?;
     }
 
     "TRITONSERVER_InferenceRequestPriority" = priority(request: Request, priority: Out<u32>) {

@@ -95,20 +95,36 @@ impl InferenceRequest {
     }
 
     /// The flag of its last inference.
-    pub fn cancel(&self) -> Cancel {
+    fn cancel(&self) -> Cancel {
         self.cancel.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Cancels its last inference. If the inference waits, it is answered on another thread, because the backend's
     /// functions may take a lock that the caller holds.
-    pub fn cancel_inference(&self) {
-        let Some(notify) = self.cancel().begin_cancel() else { return };
+    pub fn cancel_inference(&self) -> Result<(), Fault> {
+        self.check_was_sent("cancel an inference request")?;
+        let Some(notify) = self.cancel().begin_cancel() else { return Ok(()) };
         if let Err(error) = std::thread::Builder::new().name("nerite-cancel".to_owned()).spawn(notify) {
             log::warn!(
                 "no thread to answer a cancelled request to model '{}': {error}; it is answered when its turn comes; raise the limit on threads",
                 self.model
             );
         }
+        Ok(())
+    }
+
+    /// Whether its last inference is cancelled.
+    pub fn is_cancelled(&self) -> Result<bool, Fault> {
+        self.check_was_sent("query cancellation status")?;
+        Ok(self.cancel().is_cancelled())
+    }
+
+    /// Refuses in Triton's words if it was never sent.
+    fn check_was_sent(&self, what: &str) -> Result<(), Fault> {
+        if self.last_inference.load(Ordering::Relaxed) > 0 {
+            return Ok(());
+        }
+        Err(Status::internal(format!("It is not possible to {what} before calling TRITONSERVER_InferAsync.")).into())
     }
 
     /// Records that it is the server's from now on; an error if it is already. Returns the number and the flag of the
@@ -248,8 +264,8 @@ mod tests {
         assert!(
             request.begin_inference().unwrap().1.on_cancelled(move || to.send(std::thread::current().id()).unwrap())
         );
-        request.cancel_inference();
-        assert!(request.cancel().is_cancelled());
+        request.cancel_inference().unwrap();
+        assert!(request.is_cancelled().unwrap());
         assert_ne!(answering_thread.recv().unwrap(), std::thread::current().id());
     }
 }
