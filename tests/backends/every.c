@@ -1,4 +1,4 @@
-/* Does each function work that the Python, identity and ONNX Runtime backends import, and is its misuse refused?
+/* Does each function work that the Python, identity and ONNX Runtime backends import, and some more, and is its misuse refused?
  *
  * Each request calls the functions, first as the interface says, then with NULL and with objects that are not there any more. OUT is one text, a line
  * for each finding since the library was loaded: `good NAME`, `bad NAME CODE` for an error that was wanted, or `wrong NAME: why`. The names whose misuse
@@ -67,6 +67,8 @@ static void metrics(void) {
   GOOD(TRITONSERVER_GetMetricFamilyKind, last.family, &kind);
   HOLDS(TRITONSERVER_GetMetricFamilyKind, kind == 1);
   GOOD(TRITONSERVER_MetricNew, &last.metric, last.family, labels, 1);
+  GOOD(TRITONSERVER_GetMetricKind, last.metric, &kind);
+  HOLDS(TRITONSERVER_GetMetricKind, kind == 1);
   GOOD(TRITONSERVER_MetricSet, last.metric, 5);
   GOOD(TRITONSERVER_MetricIncrement, last.metric, -2);
   GOOD(TRITONSERVER_MetricValue, last.metric, &value);
@@ -80,6 +82,8 @@ static void metrics(void) {
   GOOD(TRITONSERVER_MetricArgsNew, &last.args);
   GOOD(TRITONSERVER_MetricArgsSetHistogram, last.args, bounds, 2);
   GOOD(TRITONSERVER_MetricNewWithArgs, &last.metric, last.family, labels, 1, last.args);
+  GOOD(TRITONSERVER_GetMetricKind, last.metric, &kind);
+  HOLDS(TRITONSERVER_GetMetricKind, kind == 2);
   GOOD(TRITONSERVER_MetricArgsDelete, last.args);
   GOOD(TRITONSERVER_MetricObserve, last.metric, 3);
   BAD(UNSUPPORTED, TRITONSERVER_MetricSet, last.metric, 1);
@@ -149,6 +153,13 @@ static void backend_itself(Backend* backend) {
   HOLDS(TRITONBACKEND_BackendConfig, size > 0 && memmem(json, size, "cmdline", 7) != NULL);
   GOOD(TRITONBACKEND_BackendArtifacts, backend, &kind, &folder);
   HOLDS(TRITONBACKEND_BackendArtifacts, kind == 0 && access(folder, R_OK) == 0);
+  GOOD(TRITONBACKEND_BackendSetExecutionPolicy, backend, DEVICE_BLOCKING);
+  GOOD(TRITONBACKEND_BackendExecutionPolicy, backend, &kind);
+  HOLDS(TRITONBACKEND_BackendExecutionPolicy, kind == DEVICE_BLOCKING);
+  GOOD(TRITONBACKEND_BackendSetExecutionPolicy, backend, BLOCKING);
+  GOOD(TRITONBACKEND_BackendExecutionPolicy, backend, &kind);
+  HOLDS(TRITONBACKEND_BackendExecutionPolicy, kind == BLOCKING);
+  BAD(INVALID_ARG, TRITONBACKEND_BackendSetExecutionPolicy, backend, 2);
   GOOD(TRITONBACKEND_BackendMemoryManager, backend, &manager);
   GOOD(TRITONBACKEND_MemoryManagerAllocate, manager, &memory, CPU, 0, 100);
   memset(memory, 1, 100);
@@ -215,6 +226,9 @@ Error* TRITONBACKEND_ModelInstanceInitialize(Instance* instance) {
   void* state = NULL;
   Message* policy;
   Model* model;
+  bool is_passive = true;
+  uint32_t count = 99;
+  int64_t id;
   last.instance = instance;
   GOOD(TRITONBACKEND_ModelInstanceName, instance, &name);
   HOLDS(TRITONBACKEND_ModelInstanceName, strcmp(name, "every_0") == 0);
@@ -225,6 +239,15 @@ Error* TRITONBACKEND_ModelInstanceInitialize(Instance* instance) {
   GOOD(TRITONBACKEND_ModelInstanceHostPolicy, instance, &policy);
   LOG_IF_ERROR(TRITONSERVER_MessageSerializeToJson(policy, &json, &size));
   HOLDS(TRITONBACKEND_ModelInstanceHostPolicy, size > 1 && json[0] == '{');
+  GOOD(TRITONBACKEND_ModelInstanceIsPassive, instance, &is_passive);
+  HOLDS(TRITONBACKEND_ModelInstanceIsPassive, !is_passive);
+  GOOD(TRITONBACKEND_ModelInstanceProfileCount, instance, &count);
+  HOLDS(TRITONBACKEND_ModelInstanceProfileCount, count == 0);
+  BAD(INVALID_ARG, TRITONBACKEND_ModelInstanceProfileName, instance, 0, &name);
+  count = 99;
+  GOOD(TRITONBACKEND_ModelInstanceSecondaryDeviceCount, instance, &count);
+  HOLDS(TRITONBACKEND_ModelInstanceSecondaryDeviceCount, count == 0);
+  BAD(INVALID_ARG, TRITONBACKEND_ModelInstanceSecondaryDeviceProperties, instance, 0, &name, &id);
   GOOD(TRITONBACKEND_ModelInstanceModel, instance, &model);
   HOLDS(TRITONBACKEND_ModelInstanceModel, model == last.model);
   GOOD(TRITONBACKEND_ModelInstanceSetState, instance, report);

@@ -97,6 +97,7 @@ static const Row ROWS[] = {
     {"TRITONSERVER_MetricFamilyNew", NULL, 0},
     {"TRITONSERVER_MetricFamily", &last.family, 0},
     {"TRITONSERVER_GetMetricFamily", &last.family, 0},
+    {"TRITONSERVER_GetMetricKind", &last.metric, 0},
     {"TRITONSERVER_MetricArgsNew", NULL, 0},
     {"TRITONSERVER_MetricArgs", &last.args, 0},
     {"TRITONSERVER_MetricNew", &last.family, 1},

@@ -149,6 +149,14 @@ def test_a_server_that_stops_ends_what_is_under_way(program):
     ]  # fmt: skip
 
 
+def test_a_server_that_stops_waits_no_longer_than_its_program_says(program, tmp_path):
+    put(tmp_path, "slower", "read_long", delay_ms="4000")
+    assert program.run("hurry", tmp_path) == [
+        "timeout: well", "stop: Internal: Exit timeout expired. Exiting immediately.", "under way: 0 responses, final 0",
+        "at last: 1 responses, final 1", "delete: well",
+    ]  # fmt: skip
+
+
 def test_a_start_that_fails_says_why(program, tmp_path):
     repository = tmp_path / "models"
     put(repository, "broken", "refuse_model")

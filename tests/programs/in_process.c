@@ -306,6 +306,25 @@ static void stop(void) {
   MUST(TRITONSERVER_ResponseAllocatorDelete(allocator));
 }
 
+/* The server's end waits for requests under way no longer than the program says. */
+static void hurry(void) {
+  Call call;
+  Allocator* allocator;
+  MUST(TRITONSERVER_ResponseAllocatorNew(&allocator, allocate, release, NULL));
+  Server* server = start(CONTROL_EXPLICIT, "slower");
+  MUST(ask(server, allocator, &call, "slower", 1));
+  tell("timeout", TRITONSERVER_ServerSetExitTimeout(server, 0));
+  tell("stop", TRITONSERVER_ServerStop(server));
+  printf("under way: %d responses, final %d\n", call.responses, call.is_final);
+  await(&call);
+  printf("at last: %d responses, final %d\n", call.responses, call.is_final);
+  tell("delete", TRITONSERVER_ServerDelete(server));
+  MUST(TRITONSERVER_ResponseAllocatorDelete(allocator));
+  fflush(stdout);
+  /* Triton 2.51 has threads left, which crash when the process ends in order. */
+  _exit(0);
+}
+
 static int count_in(const char* path) {
   int count = 0;
   DIR* folder = opendir(path);
@@ -466,6 +485,7 @@ int main(int count, char** words) {
                        : strcmp(words[1], "control") == 0 ? control
                        : strcmp(words[1], "stop") == 0    ? stop
                        : strcmp(words[1], "again") == 0   ? again
+                       : strcmp(words[1], "hurry") == 0   ? hurry
                        : strcmp(words[1], "two") == 0     ? two
                        : strcmp(words[1], "register") == 0 ? register_more
                        : strcmp(words[1], "refuse") == 0  ? refuse
