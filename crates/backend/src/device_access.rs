@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use nerite_config::ModelConfig;
+use nerite_config::proto::DataType;
 use nerite_memory::{Place, Slot};
 use nerite_tensor::Tensor;
 
@@ -26,7 +28,23 @@ pub enum DeviceAccess {
     Everywhere,
 }
 
+/// Addresses of tensors that an instance gets must be multiples of this, as those of the CUDA runtime are. A client chooses the offset of its tensor,
+/// and a kernel that reads numbers at another address makes the whole context unusable, for the requests of other clients too.
+const ALIGN: usize = 256;
+
 impl DeviceAccess {
+    /// The parameter of a model whose tensors the server carries to the host (`yes`), or leaves on the instance's device (`no`).
+    pub const PARAMETER: &str = "FORCE_CPU_ONLY_INPUT_TENSORS";
+
+    /// All memory of the device, except for strings, whose lengths are read on the host.
+    pub fn on(ordinal: u32, config: &ModelConfig) -> DeviceAccess {
+        let inputs = config.input.iter().map(|input| (&input.name, input.data_type()));
+        let outputs = config.output.iter().map(|output| (&output.name, output.data_type()));
+        let strings = inputs.chain(outputs).filter(|(_, datatype)| *datatype == DataType::TypeString);
+        let host_tensors: Arc<[String]> = strings.map(|(name, _)| name.clone()).collect();
+        DeviceAccess::Device { ordinal, align: ALIGN, host_tensors }
+    }
+
     /// Whether the instance takes this input where it lies.
     pub fn takes(&self, input: &Tensor) -> bool {
         let Tensor { name, data, .. } = input;

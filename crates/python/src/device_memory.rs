@@ -1,30 +1,19 @@
 //! Which memory of a GPU does an instance take as it is?
 
-use std::sync::Arc;
-
 use nerite_backend::DeviceAccess;
 use nerite_config::ModelConfig;
-use nerite_config::proto::DataType;
 
-/// Addresses of tensors that a process gets must be multiples of this, as those of the CUDA runtime are. A client chooses the offset of its tensor,
-/// and a kernel that reads numbers at another address makes the whole context unusable, for the requests of other clients too.
-const ALIGN: usize = 256;
-/// The model's parameter. By default, as in Triton, all inputs are on the host.
-pub(crate) const PARAMETER: &str = "FORCE_CPU_ONLY_INPUT_TENSORS";
-
-/// The memory of an instance on this device, if the model's author wants tensors where they are. Strings are on the host in any case.
+/// The memory of an instance on this device, if the model's author wants tensors where they are. By default, as in Triton, all inputs are on the host.
 pub(crate) fn device_access(config: &ModelConfig, device: Option<u32>) -> DeviceAccess {
-    let Some(ordinal) = device.filter(|_| config.parameter(PARAMETER) == Some("no")) else { return DeviceAccess::Host };
-    let inputs = config.input.iter().map(|input| (&input.name, input.data_type()));
-    let outputs = config.output.iter().map(|output| (&output.name, output.data_type()));
-    let strings = inputs.chain(outputs).filter(|(_, datatype)| *datatype == DataType::TypeString);
-    let host_tensors: Arc<[String]> = strings.map(|(name, _)| name.clone()).collect();
-    DeviceAccess::Device { ordinal, align: ALIGN, host_tensors }
+    let device = device.filter(|_| config.parameter(DeviceAccess::PARAMETER) == Some("no"));
+    device.map_or(DeviceAccess::Host, |ordinal| DeviceAccess::on(ordinal, config))
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+
+    use std::sync::Arc;
 
     use super::*;
 
@@ -35,7 +24,8 @@ mod tests {
              output { name: 'b' data_type: TYPE_INT8 dims: 1 } output { name: 't' data_type: TYPE_STRING dims: 1 }",
         );
         if let Some(value) = parameter {
-            text += &format!(" parameters {{ key: '{PARAMETER}' value {{ string_value: '{value}' }} }}");
+            let key = DeviceAccess::PARAMETER;
+            text += &format!(" parameters {{ key: '{key}' value {{ string_value: '{value}' }} }}");
         }
         let config = nerite_config::parse_text("m/config.pbtxt", text.as_bytes()).unwrap();
         assert_eq!(device_access(&config, device), expected, "{parameter:?} {device:?}");

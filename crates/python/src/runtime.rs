@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nerite_backend::{LoadContext, Model, Runtime};
+use nerite_backend::{DeviceAccess, LoadContext, Model, Runtime};
 use nerite_config::{ModelConfig, from_json, to_json};
 use nerite_process::packets::Complete;
 use nerite_process::{ProcessHost, Silence, Waits};
@@ -12,7 +12,6 @@ use nerite_request::Status;
 use nerite_sandbox::Sandbox;
 
 use crate::backend_class::{BACKEND_CLASS, environment_in};
-use crate::device_memory;
 use crate::interpreter::{Environments, Interpreter, NoPython};
 use crate::launch::Launch;
 use crate::model::{PythonModel, file_name, model_names, template};
@@ -95,7 +94,7 @@ impl Python {
     /// As [`Runtime::load`], with the class in `class_dir` if the model has none of its own.
     pub(crate) fn load_with(&self, context: &LoadContext, class_dir: Option<&Path>) -> Result<Arc<dyn Model>, Status> {
         source(context, class_dir)?;
-        check_input_memory(context.config.parameter(device_memory::PARAMETER))?;
+        check_input_memory(context.config.parameter(DeviceAccess::PARAMETER))?;
         let mut launch = self.launch(context, class_dir)?;
         let debug = Settings::read(&context.settings)?.debug.filter(|debug| debug.model == context.model);
         if debug.is_some() {
