@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use nerite_backend::{CostBound, Instance, InstanceSpec, LoadContext, Model};
+use nerite_backend::{CostBound, DeviceAccess, Instance, InstanceSpec, LoadContext, Model};
 use nerite_config::ModelConfig;
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_locks::Mutex;
@@ -103,6 +103,13 @@ impl Model for CompiledModel {
     /// A backend asks for it by the name of the policy.
     fn reads_policy_data(&self) -> bool {
         true
+    }
+
+    /// As in Triton, an instance on a GPU reads and writes tensors there where they lie. The model's author can say that its backend does not.
+    fn takes_device_memory(&self, spec: &InstanceSpec) -> DeviceAccess {
+        let config = self.config();
+        let device = spec.device.filter(|_| config.parameter(DeviceAccess::PARAMETER) != Some("yes"));
+        device.map_or(DeviceAccess::Host, |ordinal| DeviceAccess::on(ordinal, &config))
     }
 
     fn memory_usage(&self) -> Vec<MemoryUsage> {

@@ -1,0 +1,139 @@
+/* What does a compiled backend get of tensors on a GPU?
+ *
+ * It copies IN to OUT, by the CUDA driver that NERITE_CUDA_LIBRARY names where one of them lies on a GPU. Parameters of the response tell for each side
+ * the type and the device of its memory, its address, what its buffer attributes say of it, and its CUDA IPC handle as hexadecimal digits.
+ */
+#include "backend.h"
+
+#include <dlfcn.h>
+
+/* A function of the driver. */
+#define CUDA(name, ...) cuda(#name, ((int (*)())dlsym(driver, #name))(__VA_ARGS__))
+
+static void* driver;
+static _Thread_local void* stream;
+
+static Error* cuda(const char* name, int code) {
+  char text[128];
+  if (code == 0) return NULL;
+  snprintf(text, sizeof text, "%s: %d", name, code);
+  return TRITONSERVER_ErrorNew(INTERNAL, text);
+}
+
+typedef struct {
+  char* address;
+  uint32_t kind;
+  int64_t id;
+  uint64_t bytes;
+} Memory;
+
+Error* TRITONBACKEND_Initialize(Backend* backend) {
+  (void)backend;
+  driver = dlopen(getenv("NERITE_CUDA_LIBRARY"), RTLD_NOW);
+  return driver == NULL ? TRITONSERVER_ErrorNew(UNAVAILABLE, dlerror()) : CUDA(cuInit, 0);
+}
+
+Error* TRITONBACKEND_Finalize(Backend* backend) {
+  (void)backend;
+  dlclose(driver);
+  return NULL;
+}
+
+/* The attributes say the same as the call that gave the memory. */
+static Error* tell(Response* response, const char* side, const Memory* memory, BufferAttributes* attributes) {
+  uint32_t kind;
+  int64_t id;
+  size_t bytes;
+  void* handle;
+  char key[32], digits[2 * 64 + 1] = "";
+  TRY(TRITONSERVER_BufferAttributesMemoryType(attributes, &kind));
+  TRY(TRITONSERVER_BufferAttributesMemoryTypeId(attributes, &id));
+  TRY(TRITONSERVER_BufferAttributesByteSize(attributes, &bytes));
+  TRY(TRITONSERVER_BufferAttributesCudaIpcHandle(attributes, &handle));
+  if (kind != memory->kind || id != memory->id || bytes != memory->bytes) return TRITONSERVER_ErrorNew(INTERNAL, "the attributes are of other memory");
+  for (int at = 0; handle != NULL && at < 64; at++) snprintf(digits + 2 * at, 3, "%02x", ((const unsigned char*)handle)[at]);
+  snprintf(key, sizeof key, "%s_kind", side);
+  TRY(TRITONBACKEND_ResponseSetStringParameter(response, key, TRITONSERVER_MemoryTypeString(kind)));
+  snprintf(key, sizeof key, "%s_device", side);
+  TRY(TRITONBACKEND_ResponseSetIntParameter(response, key, id));
+  snprintf(key, sizeof key, "%s_handle", side);
+  return TRITONBACKEND_ResponseSetStringParameter(response, key, digits);
+}
+
+static Error* copy(const Memory* from, const Memory* to) {
+  char* between = malloc(from->bytes + 1);
+  Error* error = NULL;
+  if (from->kind == GPU) {
+    error = CUDA(cuMemcpyDtoHAsync_v2, between, (uint64_t)(uintptr_t)from->address, (size_t)from->bytes, stream);
+  } else {
+    memcpy(between, from->address, from->bytes);
+  }
+  if (error == NULL) error = CUDA(cuStreamSynchronize, stream);
+  if (error == NULL && to->kind == GPU) {
+    error = CUDA(cuMemcpyHtoDAsync_v2, (uint64_t)(uintptr_t)to->address, between, (size_t)from->bytes, stream);
+    if (error == NULL) error = CUDA(cuStreamSynchronize, stream);
+  } else if (error == NULL) {
+    memcpy(to->address, between, from->bytes);
+  }
+  free(between);
+  return error;
+}
+
+static Error* answer(Instance* instance, Request* request, Response* response) {
+  Input* input;
+  Output* output;
+  BufferAttributes* attributes;
+  Memory from = {.kind = CPU}, to = {.kind = GPU};
+  const char* name;
+  const void* base;
+  void* buffer;
+  uint32_t type, dims, buffers, kind;
+  int32_t device;
+  const int64_t* shape;
+  TRY(TRITONBACKEND_ModelInstanceDeviceId(instance, &device));
+  TRY(TRITONBACKEND_RequestInput(request, "IN", &input));
+  TRY(TRITONBACKEND_InputProperties(input, &name, &type, &shape, &dims, &from.bytes, &buffers));
+  TRY(TRITONBACKEND_InputBuffer(input, 0, &base, &from.bytes, &from.kind, &from.id));
+  from.address = (char*)base;
+  TRY(TRITONBACKEND_InputBufferAttributes(input, 0, &base, &attributes));
+  TRY(tell(response, "in", &from, attributes));
+  to.id = device;
+  to.bytes = from.bytes;
+  TRY(TRITONBACKEND_RequestOutputBufferProperties(request, "OUT", NULL, &to.kind, &to.id));
+  kind = to.kind;
+  TRY(TRITONBACKEND_ResponseOutput(response, &output, "OUT", type, shape, dims));
+  TRY(TRITONBACKEND_OutputBuffer(output, &buffer, to.bytes, &to.kind, &to.id));
+  /* Memory of the host may be page-locked, which is not said. */
+  if ((kind == GPU) != (to.kind == GPU)) return TRITONSERVER_ErrorNew(INTERNAL, "the output lies elsewhere than was said");
+  to.address = buffer;
+  TRY(TRITONBACKEND_OutputBufferAttributes(output, &attributes));
+  TRY(tell(response, "out", &to, attributes));
+  return copy(&from, &to);
+}
+
+/* The context of the GPU is the one of this thread meanwhile. */
+static Error* answer_in_context(Instance* instance, Request* request, Response* response) {
+  void* context;
+  int32_t device;
+  TRY(TRITONBACKEND_ModelInstanceDeviceId(instance, &device));
+  TRY(CUDA(cuDevicePrimaryCtxRetain, &context, device));
+  TRY(CUDA(cuCtxPushCurrent_v2, context));
+  TRY(CUDA(cuStreamCreate, &stream, 1));
+  Error* error = answer(instance, request, response);
+  TRY(CUDA(cuStreamDestroy_v2, stream));
+  TRY(CUDA(cuCtxPopCurrent_v2, &context));
+  TRY(CUDA(cuDevicePrimaryCtxRelease_v2, device));
+  return error;
+}
+
+Error* TRITONBACKEND_ModelInstanceExecute(Instance* instance, Request** requests, const uint32_t count) {
+  for (uint32_t at = 0; at < count; at++) {
+    Response* response;
+    LOG_IF_ERROR(TRITONBACKEND_ResponseNew(&response, requests[at]));
+    Error* error = answer_in_context(instance, requests[at], response);
+    LOG_IF_ERROR(TRITONBACKEND_ResponseSend(response, FINAL, error));
+    if (error != NULL) TRITONSERVER_ErrorDelete(error);
+    LOG_IF_ERROR(TRITONBACKEND_RequestRelease(requests[at], RELEASE_ALL));
+  }
+  return NULL;
+}
