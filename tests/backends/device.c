@@ -1,7 +1,7 @@
 /* What does a compiled backend get of tensors on a GPU?
  *
- * It copies IN to OUT, by the CUDA driver that NERITE_CUDA_LIBRARY names where one of them lies on a GPU. Parameters of the response tell for each side
- * the type and the device of its memory, its address, what its buffer attributes say of it, and its CUDA IPC handle as hexadecimal digits.
+ * It copies IN to OUT. Where one of them lies on a GPU, the CUDA driver that NERITE_CUDA_LIBRARY names copies it. Parameters of the response tell the
+ * type, the device and the CUDA IPC handle (as hexadecimal digits) of either memory, by its buffer attributes.
  */
 #include "backend.h"
 
@@ -39,7 +39,7 @@ Error* TRITONBACKEND_Finalize(Backend* backend) {
   return NULL;
 }
 
-/* The attributes say the same as the call that gave the memory. */
+/* Fails if the attributes differ from what the call told that gave the memory. */
 static Error* tell(Response* response, const char* side, const Memory* memory, BufferAttributes* attributes) {
   uint32_t kind;
   int64_t id;
@@ -103,7 +103,7 @@ static Error* answer(Instance* instance, Request* request, Response* response) {
   kind = to.kind;
   TRY(TRITONBACKEND_ResponseOutput(response, &output, "OUT", type, shape, dims));
   TRY(TRITONBACKEND_OutputBuffer(output, &buffer, to.bytes, &to.kind, &to.id));
-  /* Memory of the host may be page-locked, which is not said. */
+  /* Memory of the host may be page-locked, which the properties do not tell. */
   if ((kind == GPU) != (to.kind == GPU)) return TRITONSERVER_ErrorNew(INTERNAL, "the output lies elsewhere than was said");
   to.address = buffer;
   TRY(TRITONBACKEND_OutputBufferAttributes(output, &attributes));
@@ -111,7 +111,7 @@ static Error* answer(Instance* instance, Request* request, Response* response) {
   return copy(&from, &to);
 }
 
-/* The context of the GPU is the one of this thread meanwhile. */
+/* The context of the GPU is current on this thread meanwhile. */
 static Error* answer_in_context(Instance* instance, Request* request, Response* response) {
   void* context;
   int32_t device;

@@ -94,7 +94,7 @@ static void metrics(void) {
   TRITONSERVER_ParameterDelete(label);
 }
 
-/* The attributes tell memory of the host of so many bytes. */
+/* Whether the attributes are those of so many bytes of the host. */
 static bool tells_host(BufferAttributes* told, size_t expected) {
   uint32_t kind = 99;
   int64_t id = 99;

@@ -14,7 +14,7 @@ typedef struct {
   Metric* executions;
   /* The configuration that the model was initialized with. */
   char* config;
-  /* What is counted at a time (executions, or instances that are initialized), and the most of them. */
+  /* How many executions, or initializations of instances, are under way, and the most at a time. */
   atomic_int running, most_running;
   /* Of the mode late. */
   pthread_t thread;
@@ -120,7 +120,7 @@ static void begin_counted(ModelState* state) {
   }
 }
 
-/* Ends when two instances of the model were initialized at the same time, or after the time that the model says. */
+/* Ends when two instances of the model are being initialized, or after the time that the model says. */
 static void wait_for_second_instance(ModelState* state) {
   uint64_t end = now_ns() + (uint64_t)state->delay_ms * 1000000u;
   begin_counted(state);
@@ -263,6 +263,14 @@ static Error* place(Response* response, const char* name, const Tensor* like, ui
   int64_t id = 0;
   TRY(TRITONBACKEND_ResponseOutput(response, &output, name, like->type, like->shape, like->dims));
   return TRITONBACKEND_OutputBuffer(output, buffer, bytes, &kind, &id);
+}
+
+/* The first input, and memory of its size for OUT. */
+static Error* first_input_and_output(Request* request, Response* response, Tensor* tensor, void** buffer) {
+  Input* input;
+  TRY(TRITONBACKEND_RequestInputByIndex(request, 0, &input));
+  TRY(read_input(input, tensor));
+  return place(response, "OUT", tensor, tensor->bytes, buffer);
 }
 
 /* IN to OUT, whose memory is asked for twice: what the second call says is a parameter of the response. */
@@ -421,18 +429,15 @@ static Error* identity_by_policy(Instance* instance, Request* request, Response*
 
 /* Tells where its input and its output lie. */
 static Error* tell_addresses(Request* request, Response* response) {
-  Input* input;
   Tensor tensor;
   void* buffer;
-  TRY(TRITONBACKEND_RequestInputByIndex(request, 0, &input));
-  TRY(read_input(input, &tensor));
-  TRY(place(response, "OUT", &tensor, tensor.bytes, &buffer));
+  TRY(first_input_and_output(request, response, &tensor, &buffer));
   memcpy(buffer, tensor.data, tensor.bytes);
   TRY(TRITONBACKEND_ResponseSetIntParameter(response, "in_address", (int64_t)(intptr_t)tensor.data));
   return TRITONBACKEND_ResponseSetIntParameter(response, "out_address", (int64_t)(intptr_t)buffer);
 }
 
-/* Tells what was counted of the model at a time, at most. */
+/* Tells how many executions, or initializations of instances, were under way at a time, at most. */
 static Error* tell_most(Request* request, Response* response, ModelState* state) {
   TRY(TRITONBACKEND_ResponseSetIntParameter(response, "most", atomic_load(&state->most_running)));
   return identity(request, response);
@@ -456,12 +461,9 @@ static Error* crowd(Request* request, Response* response, ModelState* state) {
 
 /* Reads its input for as long as the model says, and answers with the sum of its bytes. */
 static Error* read_long(Request* request, Response* response, int delay_ms) {
-  Input* input;
   Tensor tensor;
   void* buffer;
-  TRY(TRITONBACKEND_RequestInputByIndex(request, 0, &input));
-  TRY(read_input(input, &tensor));
-  TRY(place(response, "OUT", &tensor, tensor.bytes, &buffer));
+  TRY(first_input_and_output(request, response, &tensor, &buffer));
   volatile const unsigned char* bytes = tensor.data;
   uint64_t end = now_ns() + (uint64_t)delay_ms * 1000000u;
   unsigned sum = 0;

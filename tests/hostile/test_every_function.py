@@ -23,7 +23,7 @@ MORE = {f"TRITONBACKEND_{name}" for name in (
     "BackendExecutionPolicy", "BackendSetExecutionPolicy", "ModelInstanceIsPassive", "ModelInstanceProfileCount", "ModelInstanceSecondaryDeviceCount")
 } | {f"TRITONSERVER_{name}" for name in (
     "BufferAttributesMemoryType", "BufferAttributesMemoryTypeId", "BufferAttributesByteSize", "BufferAttributesSetCudaIpcHandle", "GetMetricKind")}  # fmt: skip
-# Those whose right use is tested elsewhere (tests/programs/requests.c), or that have no right use here.
+# Those whose right use is tested elsewhere (tests/programs/requests.c), or that always fail.
 MISUSED = {f"TRITONBACKEND_ModelInstance{name}" for name in ("ProfileName", "SecondaryDeviceProperties")} | {f"TRITONSERVER_{name}" for name in (
     "InferenceRequestAddRawInput", "InferenceRequestAppendInputDataWithBufferAttributes", "InferenceRequestAppendInputDataWithHostPolicy",
     "InferenceRequestCorrelationId", "InferenceRequestCorrelationIdString", "InferenceRequestFlags", "InferenceRequestId",

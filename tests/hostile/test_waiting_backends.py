@@ -98,14 +98,13 @@ def test_a_backend_gets_the_addresses_of_leases(waiting, chooses):
     with any_client("session", waiting) as client:
         lease = client.borrow(2 * SIZE, b"\x02" * SIZE)
         given = [Given("IN", "FP32", [COUNT], region=(lease.name, SIZE, 0))]
-        # The offsets of an output in a lease of the server's choice are its own.
+        # In a lease of the server's choice the output lies at an offset that the server chooses.
         outputs, leased = ([RequestedOutput("OUT", (lease.name, SIZE, SIZE))], ()) if chooses == "client" else (None, ["OUT"])
         with copying(waiting):
             for _ in range(REQUESTS):
                 reply = client.infer("addresses", given, outputs, leased=leased)
         assert (lease.read(SIZE, SIZE) if chooses == "client" else reply.outputs["OUT"].raw) == b"\x02" * SIZE
         inodes = {os.fstat(one.descriptor).st_ino for one in client.leases.values()}
-        assert len(inodes) == (1 if chooses == "client" else 2)
         processes = workers_of(waiting) if waiting.is_isolated else [waiting.pid]
         own = os.fstat(lease.descriptor).st_ino
         found = [(mapped_at(pid, reply.parameters["in_address"]), mapped_at(pid, reply.parameters["out_address"])) for pid in processes]
