@@ -96,7 +96,7 @@ def measure(sides: list[Side], cell: tuple[str, str, int], options) -> bool:
     results: list[list[dict]] = [[] for _ in sides]
     for at in range(options.pairs):
         for side, found in list(zip(sides, results, strict=True))[:: 1 if at % 2 == 0 else -1]:
-            found.append(ask(side, cell, options.seconds))
+            found.append(measure_once(side, cell, options.seconds))
     first, *others = results
     more = [statistics.median(one["server_cpu_us"] - base["server_cpu_us"] for base, one in zip(first, found, strict=True)) for found in others]
     (cpu, *cpus), (p50, *p50s) = ([median(found, key) for found in results] for key in ("server_cpu_us", "p50_us"))
@@ -111,7 +111,7 @@ def measure(sides: list[Side], cell: tuple[str, str, int], options) -> bool:
     return is_kept
 
 
-def ask(side: Side, cell: tuple[str, str, int], seconds: float) -> dict:
+def measure_once(side: Side, cell: tuple[str, str, int], seconds: float) -> dict:
     protocol, placement, clients = cell
     address = side.server.http if protocol == "http" else side.server.grpc
     return bench(f"--{protocol}={address}", f"--model={side.model}", f"--placement={placement}", "--bytes=64", f"--concurrency={clients}",

@@ -64,7 +64,7 @@ def region(compiled_gpu, client, folder):
         comes(lambda: imports(compiled_gpu) == 0)
 
 
-def told(reply, side: str) -> tuple[str, int, str]:
+def memory_of(reply, side: str) -> tuple[str, int, str]:
     return tuple(reply.parameters[f"{side}_{what}"] for what in ("kind", "device", "handle"))
 
 
@@ -72,7 +72,7 @@ def test_a_tensor_on_the_device_of_the_instance_is_used_where_it_lies(compiled_g
     device, address, handle = region
     before = carried(compiled_gpu)
     reply = client.infer("on_gpu", [Given("IN", "FP32", [COUNT], region=("gpu", SIZE, 0))], [RequestedOutput("OUT", ("gpu", SIZE, 512))])
-    assert (told(reply, "in"), told(reply, "out")) == (("GPU", 0, handle), ("GPU", 0, handle))
+    assert (memory_of(reply, "in"), memory_of(reply, "out")) == (("GPU", 0, handle), ("GPU", 0, handle))
     assert (device.read(address + 512, SIZE), carried(compiled_gpu) - before) == (NUMBERS, 0)
 
 
@@ -80,9 +80,9 @@ def test_one_side_may_lie_on_the_host(compiled_gpu, client, region):
     device, address, handle = region
     before = carried(compiled_gpu)
     reply = client.infer("on_gpu", [Given("IN", "FP32", [COUNT], region=("gpu", SIZE, 0))])
-    assert (told(reply, "in"), told(reply, "out")[0], reply.outputs["OUT"].raw) == (("GPU", 0, handle), "CPU", NUMBERS)
+    assert (memory_of(reply, "in"), memory_of(reply, "out")[0], reply.outputs["OUT"].raw) == (("GPU", 0, handle), "CPU", NUMBERS)
     reply = client.infer("on_gpu", [fp32("IN", [5] * COUNT)], [RequestedOutput("OUT", ("gpu", SIZE, 1024))])
-    assert (told(reply, "in"), told(reply, "out")) == (("CPU", 0, ""), ("GPU", 0, handle))
+    assert (memory_of(reply, "in"), memory_of(reply, "out")) == (("CPU", 0, ""), ("GPU", 0, handle))
     assert device.read(address + 1024, SIZE) == np.full(COUNT, 5, np.float32).tobytes()
     assert carried(compiled_gpu) == before
 
@@ -99,7 +99,7 @@ def test_tensors_elsewhere_are_carried_by_the_server(compiled_gpu, client, regio
     given, outputs = [Given("IN", "FP32", [COUNT], region=("gpu", SIZE, given_at))], [RequestedOutput("OUT", ("gpu", SIZE, wanted_at))]
     reply = client.infer(model, given, outputs)
     for side in ("in", "out"):
-        kind, number, handle = told(reply, side)
+        kind, number, handle = memory_of(reply, side)
         assert kind in ("CPU", "CPU_PINNED") and (number, handle) == (0, "")
     assert (device.read(address + wanted_at, SIZE), carried(compiled_gpu) - before) == (NUMBERS, 2 * SIZE)
 
@@ -110,5 +110,5 @@ def test_strings_are_on_the_host(compiled_gpu, client, region):
     device.write(address, content)
     given = [Given("IN", "BYTES", [2], region=("gpu", len(content), 0))]
     reply = client.infer("strings_on_gpu", given, [RequestedOutput("OUT", ("gpu", len(content), 512))])
-    assert told(reply, "in")[0] != "GPU" and told(reply, "out")[0] != "GPU"
+    assert memory_of(reply, "in")[0] != "GPU" and memory_of(reply, "out")[0] != "GPU"
     assert device.read(address + 512, len(content)) == content
