@@ -33,6 +33,13 @@ Error* TRITONBACKEND_Initialize(Backend* backend) {
   return driver == NULL ? TRITONSERVER_ErrorNew(UNAVAILABLE, dlerror()) : CUDA(cuInit, 0);
 }
 
+#ifdef PREFERS_HOST
+Error* TRITONBACKEND_GetBackendAttribute(Backend* backend, Attributes* attributes) {
+  (void)backend;
+  return TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(attributes, 1, 0, NULL, 0);
+}
+#endif
+
 Error* TRITONBACKEND_Finalize(Backend* backend) {
   (void)backend;
   dlclose(driver);

@@ -9,7 +9,7 @@ import base64
 import numpy as np
 import pytest
 from clients import Given, RequestedOutput, fp32, open_client
-from compiled_setup import put, serving
+from compiled_setup import compiled, put, serving
 from cuda_client import Device
 from gpus import stand_ins
 from test_cuda import carried, comes, imports
@@ -38,6 +38,9 @@ def compiled_gpu(launcher, folder):
         put(repository, name, more=group, backend="device")
     put(repository, "forced_on_gpu", more=MODELS["on_gpu"], backend="device", FORCE_CPU_ONLY_INPUT_TENSORS="yes")
     put(repository, "strings_on_gpu", datatype="STRING", more=MODELS["on_gpu"], backend="device")
+    put(repository, "of_host_backend", more=MODELS["on_gpu"], backend="device_host")
+    library = launcher.scratch / "compiled_gpu_backends" / "device_host" / "libtriton_device_host.so"
+    compiled(library, source="device", flags=("-DPREFERS_HOST",))
     with stand_ins(folder, nvml=False), pytest.MonkeyPatch.context() as patch:
         patch.setenv("STAND_IN_COUNTS", str(folder / "counts"))
         with serving(launcher, "compiled_gpu", repository, sources=("device",)) as found:
@@ -87,12 +90,12 @@ def test_one_side_may_lie_on_the_host(compiled_gpu, client, region):
     assert carried(compiled_gpu) == before
 
 
-CARRIED = [("on_host", 0, 512), ("on_other_gpu", 0, 512), ("forced_on_gpu", 0, 512), ("on_gpu", 4, 516)]
+CARRIED = [("on_host", 0, 512), ("on_other_gpu", 0, 512), ("forced_on_gpu", 0, 512), ("of_host_backend", 0, 512), ("on_gpu", 4, 516)]
 
 
 @pytest.mark.parametrize(("model", "given_at", "wanted_at"), CARRIED)
 def test_tensors_elsewhere_are_carried_by_the_server(compiled_gpu, client, region, model, given_at, wanted_at):
-    """Those of instances on the host and on another device, those whose author wants that, and those at addresses that are no multiple of 256."""
+    """Those of instances on the host and on another device, those whose author or backend wants that, and those at addresses that are no multiple of 256."""
     device, address, _ = region
     device.write(address + given_at, NUMBERS)
     before = carried(compiled_gpu)

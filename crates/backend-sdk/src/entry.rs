@@ -38,8 +38,22 @@ pub unsafe fn initialize<B: Backend>(backend: *mut RawBackend) -> Returned {
 /// # Safety
 /// As [`initialize`].
 pub unsafe fn attribute(attribute: *mut Attribute) -> Returned {
-    // SAFETY: the server's handle, during its call. `Model::instance` takes `&self`, so several may be made at a time.
-    unsafe { raw::TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading(attribute, true) }
+    returned(|| {
+        // Tensors are slices of the host's memory.
+        // SAFETY: the server's handle, during its call. The list of devices is empty.
+        unsafe {
+            raw::TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(
+                attribute,
+                raw::KIND_CPU,
+                0,
+                std::ptr::null(),
+                0,
+            )
+        }
+        .check()?;
+        // SAFETY: as above. `Model::instance` takes `&self`, so several may be made at a time.
+        unsafe { raw::TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading(attribute, true) }.check()
+    })
 }
 
 /// `TRITONBACKEND_Finalize`.

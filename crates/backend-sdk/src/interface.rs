@@ -13,6 +13,8 @@ pub const API_MINOR: u32 = 10;
 pub const CPU: u32 = 0;
 /// Page-locked memory of the host.
 pub const CPU_PINNED: u32 = 1;
+/// Instances on the host.
+pub const KIND_CPU: u32 = 1;
 /// Marks the last response of a request, and the release of all of the request.
 pub const FINAL: u32 = 1;
 
@@ -76,6 +78,13 @@ unsafe extern "C" {
     pub fn TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading(
         attribute: *mut Attribute,
         enabled: bool,
+    ) -> Returned;
+    pub fn TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(
+        attribute: *mut Attribute,
+        kind: u32,
+        count: u64,
+        devices: *const u64,
+        device_count: u64,
     ) -> Returned;
 
     pub fn TRITONBACKEND_ModelName(model: *mut Model, name: *mut *const c_char) -> Returned;

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, PoisonError};
 
 use nerite_config::proto::ModelInstanceGroup;
+use nerite_config::proto::model_instance_group::Kind;
 use nerite_locks::Mutex;
 use nerite_request::Status;
 
@@ -59,6 +60,16 @@ impl Loaded {
         log::info!("backend '{name}' is loaded from {}", path.display());
         Ok(loaded)
     }
+
+    /// Whether the backend reads and writes the host's memory only.
+    pub fn is_host_only(&self) -> bool {
+        is_host_only(&self.preferred)
+    }
+}
+
+/// Whether a backend that prefers these instance groups computes on the host: it prefers groups on the host, and no others.
+fn is_host_only(preferred: &[ModelInstanceGroup]) -> bool {
+    !preferred.is_empty() && preferred.iter().all(|group| group.kind() == Kind::Cpu)
 }
 
 /// Whether its instances may be made in parallel, and the instance groups that it prefers.

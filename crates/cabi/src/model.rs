@@ -105,10 +105,12 @@ impl Model for CompiledModel {
         true
     }
 
-    /// As in Triton, an instance on a GPU reads and writes tensors there where they lie. The model's author can say that its backend does not.
+    /// As in Triton, an instance on a GPU reads and writes tensors there where they lie, unless the backend prefers the host, or the model's author says
+    /// that the backend does not do it.
     fn takes_device_memory(&self, spec: &InstanceSpec) -> DeviceAccess {
         let config = self.config();
-        let device = spec.device.filter(|_| config.parameter(DeviceAccess::PARAMETER) != Some("yes"));
+        let is_host_only = self.0.loaded.is_host_only() || config.parameter(DeviceAccess::PARAMETER) == Some("yes");
+        let device = spec.device.filter(|_| !is_host_only);
         device.map_or(DeviceAccess::Host, |ordinal| DeviceAccess::on(ordinal, &config))
     }
 
