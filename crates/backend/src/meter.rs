@@ -75,8 +75,9 @@ pub enum Outcome {
 pub trait Meter: Send + Sync {
     /// A request ended.
     fn request(&self, times: &RequestTimes, outcome: Outcome);
-    /// The first response of a request that was admitted at `arrived` is about to be sent, and is no error.
-    fn first_response(&self, _arrived: u64) {}
+    /// The first response of a request that was admitted at `arrived` is about to be sent, and is no error. `device` is that of
+    /// [`RequestTimes`].
+    fn first_response(&self, _arrived: u64, _device: u8) {}
     /// A response of a model that may answer many times ended. `index` is its position in its request, from 0.
     fn response(&self, _index: u64, _durations: &ResponseDurations) {}
     /// The runtime executed a batch of `rows`.

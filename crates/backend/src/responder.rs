@@ -495,7 +495,7 @@ impl Responder {
 
     fn note_first_response(&mut self) {
         if let Some(in_flight) = self.in_flight.as_ref().filter(|_| !self.has_sent) {
-            in_flight.meter().first_response(self.arrived);
+            in_flight.meter().first_response(self.arrived, self.device);
         }
         self.has_sent = true;
     }

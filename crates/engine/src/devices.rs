@@ -96,8 +96,8 @@ impl Meter for OnDevice {
         self.stats.request(times, outcome);
     }
 
-    fn first_response(&self, arrived: u64) {
-        self.stats.first_response(arrived);
+    fn first_response(&self, arrived: u64, device: u8) {
+        self.stats.first_response(arrived, device);
     }
 
     fn response(&self, index: u64, durations: &ResponseDurations) {

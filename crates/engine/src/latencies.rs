@@ -20,7 +20,7 @@ pub struct LatencyMetrics {
 /// Bounds of the times to the first response in ms, where a model's author gives no others.
 pub(crate) const FIRST_RESPONSE_MS: [f64; 4] = [100.0, 500.0, 2000.0, 5000.0];
 
-/// The latencies of one model version.
+/// The latencies of one model version, on one device if they are measured for each.
 #[derive(Debug)]
 pub(crate) struct Latencies {
     quantiles: Vec<f64>,
@@ -43,6 +43,16 @@ impl Latencies {
             quantiles: metrics.quantiles.clone().unwrap_or_default(),
             summaries: summaries.map(|latency| (latency, Mutex::default())).collect(),
             first_response: metrics.first_response.then(|| Mutex::new(Buckets::new(first_response_ms))),
+        }
+    }
+
+    /// The same latencies, before the first one is added.
+    pub fn emptied(&self) -> Latencies {
+        let first_response = |buckets: &Mutex<Buckets>| Mutex::new(Buckets::new(&locked(buckets).bounds_ms()));
+        Latencies {
+            quantiles: self.quantiles.clone(),
+            summaries: self.summaries.iter().map(|(latency, _)| (*latency, Mutex::default())).collect(),
+            first_response: self.first_response.as_ref().map(first_response),
         }
     }
 
@@ -178,6 +188,10 @@ impl Buckets {
         let mut bounds: Vec<_> = bounds_ms.iter().map(|bound| (*bound, 0)).collect();
         bounds.sort_by(|one, next| one.0.total_cmp(&next.0));
         Buckets { bounds, count: 0, sum_ms: 0.0 }
+    }
+
+    fn bounds_ms(&self) -> Vec<f64> {
+        self.bounds.iter().map(|(bound, _)| *bound).collect()
     }
 
     fn add(&mut self, ms: f64) {

@@ -351,8 +351,8 @@ impl Served {
         report
     }
 
-    /// The distribution of its latencies, as far as it is measured.
-    pub fn latencies(&self) -> LatencyReport {
+    /// The distribution of its latencies, as far as it is measured: for each part of [`StatisticsReport::by_device`], or one.
+    pub fn latencies(&self) -> Vec<LatencyReport> {
         self.stats.latencies()
     }
 

@@ -24,7 +24,6 @@ pub struct Stats {
     name: String,
     version: i64,
     load_ns: u64,
-    latencies: Latencies,
     last_inference_ms: AtomicU64,
     /// The millisecond of [`now_ns`] whose date is `last_inference_ms`.
     dated_ms: AtomicU64,
@@ -38,8 +37,9 @@ pub struct Stats {
 }
 
 /// What is counted for each device.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Counters {
+    latencies: Latencies,
     inference_count: AtomicU64,
     execution_count: AtomicU64,
     success: Sum,
@@ -63,10 +63,9 @@ impl Stats {
             name: name.to_owned(),
             version,
             load_ns,
-            latencies,
             last_inference_ms: AtomicU64::new(0),
             dated_ms: AtomicU64::new(0),
-            devices: Box::new([Counters::default()]),
+            devices: Box::new([Counters::new(latencies)]),
             batches: (0..=rows_max.clamp(1, BATCH_SIZES_MAX)).map(|_| OnceLock::new()).collect(),
             larger: Mutex::default(),
             responses: ResponseStats::default(),
@@ -75,7 +74,9 @@ impl Stats {
 
     /// The same, with counters for this many devices, numbered from 1.
     pub fn with_devices(self, devices: u8) -> Stats {
-        Stats { devices: (0..=devices).map(|_| Counters::default()).collect(), ..self }
+        let first = self.devices.first().map(|counters| counters.latencies.emptied());
+        let each = first.iter().flat_map(|first| (0..=devices).map(|_| Counters::new(first.emptied())));
+        Stats { devices: each.collect(), ..self }
     }
 
     /// The counters of a device.
@@ -111,27 +112,18 @@ impl Stats {
         report
     }
 
-    /// How its latencies are distributed.
-    pub fn latencies(&self) -> LatencyReport {
-        self.latencies.report(now_ns() / 1000)
-    }
-
-    /// Adds each of these durations, in ns.
-    fn note<const N: usize>(&self, durations: [(Latency, u64); N]) {
-        if !self.latencies.is_empty() {
-            let now_us = now_ns() / 1000;
-            for (latency, ns) in durations {
-                self.latencies.note(latency, ns, now_us);
-            }
-        }
+    /// How its latencies are distributed, for each device that is counted apart.
+    pub fn latencies(&self) -> Vec<LatencyReport> {
+        let now_us = now_ns() / 1000;
+        self.devices.iter().map(|counters| counters.latencies.report(now_us)).collect()
     }
 
     /// Counts a request that was not found in the response cache and whose response was kept. Both together took `ns`.
     pub fn cache_missed(&self, ns: u64) {
         if let Some(counters) = self.device(0) {
             counters.cache_miss.add(ns);
+            counters.note([(Latency::CacheMiss, ns)]);
         }
-        self.note([(Latency::CacheMiss, ns)]);
     }
 
     /// Notes the date of a batch that ended at `end_ns`. It is read once for all batches that end in the same millisecond. A compiled backend that measures
@@ -165,6 +157,31 @@ impl Stats {
 }
 
 impl Counters {
+    fn new(latencies: Latencies) -> Counters {
+        Counters {
+            latencies,
+            inference_count: AtomicU64::new(0),
+            execution_count: AtomicU64::new(0),
+            success: Sum::default(),
+            fail: Sum::default(),
+            queue: Sum::default(),
+            compute: Phases::default(),
+            cache_hit: Sum::default(),
+            cache_miss: Sum::default(),
+            failures: Default::default(),
+        }
+    }
+
+    /// Adds each of these durations, in ns.
+    fn note<const N: usize>(&self, durations: [(Latency, u64); N]) {
+        if !self.latencies.is_empty() {
+            let now_us = now_ns() / 1000;
+            for (latency, ns) in durations {
+                self.latencies.note(latency, ns, now_us);
+            }
+        }
+    }
+
     fn fail(&self, reason: usize, total: u64) {
         self.fail.add(total);
         if let Some(count) = self.failures.get(reason) {
@@ -223,7 +240,7 @@ impl Meter for Stats {
                 counters.queue.add(queue);
                 counters.compute.add(&times);
                 let [input, infer, output] = phases_of(&times);
-                self.note([
+                counters.note([
                     (Latency::Request, total),
                     (Latency::Queue, queue),
                     (Latency::ComputeInput, input),
@@ -237,7 +254,7 @@ impl Meter for Stats {
                 counters.queue.add(queue);
                 let hit = times.end.saturating_sub(times.start);
                 counters.cache_hit.add(hit);
-                self.note([(Latency::Queue, queue), (Latency::CacheHit, hit)]);
+                counters.note([(Latency::Queue, queue), (Latency::CacheHit, hit)]);
             }
             Outcome::Failed => counters.fail(BACKEND, total),
             Outcome::Cancelled => counters.fail(CANCELLED, total),
@@ -245,9 +262,10 @@ impl Meter for Stats {
         }
     }
 
-    fn first_response(&self, arrived: u64) {
-        if !self.latencies.is_empty() {
-            self.latencies.note_first_response(now_ns().saturating_sub(arrived));
+    fn first_response(&self, arrived: u64, device: u8) {
+        let latencies = self.device(device).map(|counters| &counters.latencies);
+        if let Some(latencies) = latencies.filter(|latencies| !latencies.is_empty()) {
+            latencies.note_first_response(now_ns().saturating_sub(arrived));
         }
     }
 
@@ -364,6 +382,23 @@ mod tests {
     }
 
     #[test]
+    fn latencies_are_measured_for_each_device() {
+        let metrics = LatencyMetrics { quantiles: Some(vec![0.5]), first_response: true };
+        let stats = Stats::new("m", 1, 0, 1, Latencies::new(&metrics, false, &[1.0])).with_devices(2);
+        let times = Times { start: 20_000, input_end: 20_000, infer_end: 20_000, end: 27_000 };
+        for device in [1, 2, 2] {
+            stats.first_response(10_000, device);
+            stats.request(&RequestTimes { arrived: 10_000, rows: 1, times, device }, Outcome::Success);
+        }
+        let counts = |report: &LatencyReport| {
+            let queue = report.summaries.iter().find(|(of, _)| *of == Latency::Queue);
+            (queue.map(|(_, summary)| summary.count), report.first_response.as_ref().map(|buckets| buckets.count))
+        };
+        let each: Vec<_> = stats.latencies().iter().map(counts).collect();
+        assert_eq!(each, [(Some(0), Some(0)), (Some(1), Some(1)), (Some(2), Some(2))]);
+    }
+
+    #[test]
     fn a_response_from_the_cache_counts_as_a_success_without_a_run() {
         let metrics = LatencyMetrics { quantiles: Some(vec![0.5]), first_response: true };
         let stats = Stats::new("m", 1, 0, 1, Latencies::new(&metrics, true, &[1.0]));
@@ -377,8 +412,12 @@ mod tests {
         );
         assert_eq!((report.inference_count, report.execution_count, report.compute_infer.count), (0, 0, 0));
         let of = |latency| {
-            let latencies = stats.latencies().summaries;
-            latencies.iter().find(|(of, _)| *of == latency).map(|(_, summary)| (summary.count, summary.sum_us))
+            let latencies = stats.latencies();
+            latencies[0]
+                .summaries
+                .iter()
+                .find(|(of, _)| *of == latency)
+                .map(|(_, summary)| (summary.count, summary.sum_us))
         };
         assert_eq!((of(Latency::Queue), of(Latency::CacheHit)), (Some((1, 10)), Some((1, 7))));
         assert_eq!((of(Latency::CacheMiss), of(Latency::Request)), (Some((1, 9)), None));

@@ -122,8 +122,8 @@ pub struct ModelMetrics {
     pub tags: Vec<(String, String)>,
     /// Whether its configuration enables the response cache.
     pub caches: bool,
-    /// The distributions of its latencies that are recorded.
-    pub latencies: LatencyReport,
+    /// The distributions of its latencies that are recorded: for each part of [`StatisticsReport::by_device`], or one.
+    pub latencies: Vec<LatencyReport>,
     /// Whether it was ready when its state was last checked.
     pub is_ready: bool,
 }
@@ -380,6 +380,11 @@ impl ModelMetrics {
     fn parts(&self) -> std::slice::Iter<'_, StatisticsReport> {
         let StatisticsReport { by_device, .. } = &self.statistics;
         if by_device.is_empty() { std::slice::from_ref(&self.statistics).iter() } else { by_device.iter() }
+    }
+
+    /// The latencies of each of these parts, with its labels.
+    fn latencies_by_part(&self) -> impl Iterator<Item = (String, &LatencyReport)> {
+        self.parts().zip(&self.latencies).map(|(part, latencies)| (self.labels_of(part, None), latencies))
     }
 
     fn labels(&self, reason: Option<&str>) -> String {

@@ -1,6 +1,6 @@
 //! How are distributions of latencies shown as metrics?
 
-use nerite_request::report::{BucketReport, Latency, SummaryReport};
+use nerite_request::report::{BucketReport, Latency, LatencyReport, SummaryReport};
 
 use super::page::Page;
 use super::{MetricsReport, ModelMetrics};
@@ -48,17 +48,18 @@ const FIRST_RESPONSE: (&str, &str) =
     ("nv_inference_first_response_histogram_ms", "Duration from request to first response in milliseconds");
 
 /// Writes the distributions that are recorded. Families without data are omitted.
-pub(super) fn write(page: &mut Page, report: &MetricsReport) {
-    write_first_responses(page, &report.models);
+pub(super) fn write<'a>(page: &mut Page, report: &'a MetricsReport) {
+    let all: Vec<_> = report.models.iter().flat_map(ModelMetrics::latencies_by_part).collect();
+    write_first_responses(page, &all);
     for (latency, name, help) in SUMMARIES {
-        let find = |model: &ModelMetrics| model.latencies.summaries.iter().position(|(of, _)| *of == latency);
-        let kept: Vec<_> = report.models.iter().filter_map(|model| Some((model, find(model)?))).collect();
+        let find = |report: &'a LatencyReport| report.summaries.iter().find(|(of, _)| *of == latency);
+        let kept: Vec<_> = all.iter().filter_map(|(labels, latencies)| Some((labels, &find(latencies)?.1))).collect();
         if kept.is_empty() {
             continue;
         }
         page.head(name, "summary", help);
-        for (model, at) in kept {
-            write_summary(page, name, &model.labels(None), &model.latencies.summaries[at].1);
+        for (labels, summary) in kept {
+            write_summary(page, name, labels, summary);
         }
     }
 }
@@ -76,19 +77,18 @@ fn write_summary(page: &mut Page, name: &str, labels: &str, summary: &SummaryRep
     }
 }
 
-fn write_first_responses(page: &mut Page, models: &[ModelMetrics]) {
+fn write_first_responses(page: &mut Page, all: &[(String, &LatencyReport)]) {
     let (name, help) = FIRST_RESPONSE;
-    if models.iter().all(|model| model.latencies.first_response.is_none()) {
+    if all.iter().all(|(_, latencies)| latencies.first_response.is_none()) {
         return;
     }
     page.head(name, "histogram", help);
-    for model in models {
-        let Some(BucketReport { buckets, count, sum_ms }) = &model.latencies.first_response else { continue };
-        let labels = model.labels(None);
+    for (labels, latencies) in all {
+        let Some(BucketReport { buckets, count, sum_ms }) = &latencies.first_response else { continue };
         page.line(format_args!("{name}_count{labels} {count}"));
         page.line(format_args!("{name}_sum{labels} {sum_ms}"));
         for (bound_ms, count) in buckets {
-            page.line(format_args!("{name}_bucket{} {count}", with(&labels, "le", *bound_ms)));
+            page.line(format_args!("{name}_bucket{} {count}", with(labels, "le", *bound_ms)));
         }
         let labels = labels.trim_end_matches('}');
         page.line(format_args!("{name}_bucket{labels},le=\"+Inf\"}} {count}"));
@@ -102,7 +102,7 @@ fn with(labels: &str, name: &str, value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use nerite_request::report::{LatencyReport, StatisticsReport};
+    use nerite_request::report::StatisticsReport;
 
     use super::super::write_metrics;
     use super::*;
@@ -115,7 +115,7 @@ mod tests {
             LatencyReport { summaries: vec![(Latency::Queue, summary)], first_response: Some(first_response) };
         let statistics = StatisticsReport { name: "m".into(), version: 1, ..StatisticsReport::default() };
         let tags = vec![("team".to_owned(), "x".to_owned())];
-        let model = ModelMetrics { statistics, tags, latencies, caches: false, is_ready: true };
+        let model = ModelMetrics { statistics, tags, latencies: vec![latencies], caches: false, is_ready: true };
         let text = write_metrics(&MetricsReport { models: vec![model], ..MetricsReport::default() });
         let of = "_team=\"x\",model=\"m\",version=\"1\"";
         for line in [
@@ -131,5 +131,27 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
         assert!(!text.contains("nv_inference_request_summary_us"), "{text}");
+    }
+
+    #[test]
+    fn the_latencies_of_each_device_have_its_labels() {
+        let part = |gpu_uuid: &str| StatisticsReport { gpu_uuid: gpu_uuid.into(), ..StatisticsReport::default() };
+        let by_device = ["", "GPU-a", "GPU-b"].map(part).to_vec();
+        let statistics = StatisticsReport { name: "m".into(), version: 1, by_device, ..StatisticsReport::default() };
+        let latencies = (1..4).map(|count| LatencyReport {
+            summaries: vec![(Latency::Queue, SummaryReport { count, ..SummaryReport::default() })],
+            first_response: Some(BucketReport { count: 10 * count, ..BucketReport::default() }),
+        });
+        let model = ModelMetrics { statistics, latencies: latencies.collect(), ..ModelMetrics::default() };
+        let text = write_metrics(&MetricsReport { models: vec![model], ..MetricsReport::default() });
+        for (labels, count) in [("", 1), ("gpu_uuid=\"GPU-a\",", 2), ("gpu_uuid=\"GPU-b\",", 3)] {
+            let of = format!("{{{labels}model=\"m\",version=\"1\"}}");
+            for line in [
+                format!("nv_inference_queue_summary_us_count{of} {count}"),
+                format!("nv_inference_first_response_histogram_ms_count{of} {}", 10 * count),
+            ] {
+                assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+            }
+        }
     }
 }
