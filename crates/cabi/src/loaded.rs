@@ -61,15 +61,10 @@ impl Loaded {
         Ok(loaded)
     }
 
-    /// Whether the backend reads and writes the host's memory only.
+    /// Whether the backend reads and writes the host's memory only: it prefers instance groups on the host, and no others.
     pub fn is_host_only(&self) -> bool {
-        is_host_only(&self.preferred)
+        !self.preferred.is_empty() && self.preferred.iter().all(|group| group.kind() == Kind::Cpu)
     }
-}
-
-/// Whether a backend that prefers these instance groups computes on the host: it prefers groups on the host, and no others.
-fn is_host_only(preferred: &[ModelInstanceGroup]) -> bool {
-    !preferred.is_empty() && preferred.iter().all(|group| group.kind() == Kind::Cpu)
 }
 
 /// Whether its instances may be made in parallel, and the instance groups that it prefers.

@@ -21,7 +21,7 @@ pub struct LatencyMetrics {
 pub(crate) const FIRST_RESPONSE_MS: [f64; 4] = [100.0, 500.0, 2000.0, 5000.0];
 
 /// The latencies of one model version, on one device if they are measured for each.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Latencies {
     quantiles: Vec<f64>,
     summaries: Vec<(Latency, Mutex<Summary>)>,

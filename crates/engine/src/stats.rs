@@ -37,7 +37,7 @@ pub struct Stats {
 }
 
 /// What is counted for each device.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Counters {
     latencies: Latencies,
     inference_count: AtomicU64,
@@ -74,9 +74,9 @@ impl Stats {
 
     /// The same, with counters for this many devices, numbered from 1.
     pub fn with_devices(self, devices: u8) -> Stats {
-        let first = self.devices.first().map(|counters| counters.latencies.emptied());
-        let each = first.iter().flat_map(|first| (0..=devices).map(|_| Counters::new(first.emptied())));
-        Stats { devices: each.collect(), ..self }
+        let counters = |first: &Counters| (0..=devices).map(|_| Counters::new(first.latencies.emptied())).collect();
+        let devices = self.devices.first().map(counters).unwrap_or_default();
+        Stats { devices, ..self }
     }
 
     /// The counters of a device.
@@ -158,18 +158,7 @@ impl Stats {
 
 impl Counters {
     fn new(latencies: Latencies) -> Counters {
-        Counters {
-            latencies,
-            inference_count: AtomicU64::new(0),
-            execution_count: AtomicU64::new(0),
-            success: Sum::default(),
-            fail: Sum::default(),
-            queue: Sum::default(),
-            compute: Phases::default(),
-            cache_hit: Sum::default(),
-            cache_miss: Sum::default(),
-            failures: Default::default(),
-        }
+        Counters { latencies, ..Counters::default() }
     }
 
     /// Adds each of these durations, in ns.

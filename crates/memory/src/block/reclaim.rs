@@ -3,7 +3,8 @@
 //! Memory that waits to be unmapped, freed large allocations that are kept, and the pool's blocks. A thread returns about as much as its allocation
 //! needs, so a client that asks for little does not make a thread unmap all that others left. Nor does one that asks for much: the thread may serve
 //! connections. So an allocation that needs more than [`RECLAIMED_BYTES_MAX`] is refused, and the client may try again when the thread
-//! `nerite-unmap` has unmapped the rest.
+//! `nerite-unmap` has unmapped the rest. An allocation by the program's allocator cannot be refused, so it returns all that it needs
+//! ([`reclaim_bytes`]).
 
 use crate::block;
 use crate::headroom::{NoMemory, SPARE_BYTES, reserved_bytes};
