@@ -68,22 +68,19 @@ static Error* tell(Response* response, const char* side, const Memory* memory, B
 }
 
 static Error* copy(const Memory* from, const Memory* to) {
-  char* between = malloc(from->bytes + 1);
   Error* error = NULL;
-  if (from->kind == GPU) {
-    error = CUDA(cuMemcpyDtoHAsync_v2, between, (uint64_t)(uintptr_t)from->address, (size_t)from->bytes, stream);
+  uint64_t source = (uint64_t)(uintptr_t)from->address, target = (uint64_t)(uintptr_t)to->address;
+  size_t bytes = from->bytes;
+  if (from->kind == GPU && to->kind == GPU) {
+    error = CUDA(cuMemcpyDtoDAsync_v2, target, source, bytes, stream);
+  } else if (from->kind == GPU) {
+    error = CUDA(cuMemcpyDtoHAsync_v2, to->address, source, bytes, stream);
+  } else if (to->kind == GPU) {
+    error = CUDA(cuMemcpyHtoDAsync_v2, target, from->address, bytes, stream);
   } else {
-    memcpy(between, from->address, from->bytes);
+    memcpy(to->address, from->address, bytes);
   }
-  if (error == NULL) error = CUDA(cuStreamSynchronize, stream);
-  if (error == NULL && to->kind == GPU) {
-    error = CUDA(cuMemcpyHtoDAsync_v2, (uint64_t)(uintptr_t)to->address, between, (size_t)from->bytes, stream);
-    if (error == NULL) error = CUDA(cuStreamSynchronize, stream);
-  } else if (error == NULL) {
-    memcpy(to->address, between, from->bytes);
-  }
-  free(between);
-  return error;
+  return error != NULL ? error : CUDA(cuStreamSynchronize, stream);
 }
 
 static Error* answer(Instance* instance, Request* request, Response* response) {
@@ -136,9 +133,12 @@ static Error* answer_in_context(Instance* instance, Request* request, Response* 
 Error* TRITONBACKEND_ModelInstanceExecute(Instance* instance, Request** requests, const uint32_t count) {
   for (uint32_t at = 0; at < count; at++) {
     Response* response;
+    const uint64_t begun = now_ns();
     LOG_IF_ERROR(TRITONBACKEND_ResponseNew(&response, requests[at]));
     Error* error = answer_in_context(instance, requests[at], response);
     LOG_IF_ERROR(TRITONBACKEND_ResponseSend(response, FINAL, error));
+    const uint64_t end = now_ns();
+    LOG_IF_ERROR(TRITONBACKEND_ModelInstanceReportStatistics(instance, requests[at], error == NULL, begun, begun, end, end));
     if (error != NULL) TRITONSERVER_ErrorDelete(error);
     LOG_IF_ERROR(TRITONBACKEND_RequestRelease(requests[at], RELEASE_ALL));
   }

@@ -4,9 +4,11 @@
 
 It needs a GPU, PyTorch with CUDA, `cuda-python` and `tritonclient`, and is skipped where one of them is missing. It stands apart from the
 fixtures of the other tests, because machines with a GPU seldom have all that those need. The tests of batches need ONNX Runtime with its CUDA
-provider as well: the package `onnxruntime-gpu`, or the library that ORT_DYLIB_PATH names.
+provider as well: the package `onnxruntime-gpu`, or the library that ORT_DYLIB_PATH names. Those of compiled backends need a C
+compiler.
 """
 
+import base64
 import concurrent.futures
 import importlib.util
 import multiprocessing
@@ -14,6 +16,7 @@ import os
 import pathlib
 import shutil
 import statistics
+import subprocess
 import time
 import urllib.request
 
@@ -272,6 +275,187 @@ def test_what_a_request_takes(server, protocol, regions, byte_size):
         inline.append(time.perf_counter() - begun)
     micros = [round(statistics.median(of) * 1e6) for of in (times, inline)]
     print(f"\n{module.__name__}, {byte_size} bytes: CUDA regions {micros[0]} µs, in the request {micros[1]} µs (p50)")
+
+
+BACKEND_SOURCE = pathlib.Path(__file__).resolve().parents[1] / "backends/device.c"
+DEVICE_TENSORS = """\
+backend: "device"
+input [ { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] } ]
+output [ { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] } ]
+"""
+
+
+@pytest.fixture(scope="module")
+def backend_server(tmp_path_factory):
+    """A server with a compiled backend, which copies IN to OUT by the driver. Its models are on the GPU and on the host."""
+    compiler = shutil.which("cc") or pytest.skip("there is no C compiler")
+    backends, models = (
+        tmp_path_factory.mktemp("backends"),
+        tmp_path_factory.mktemp("models"),
+    )
+    library = backends / "device/libtriton_device.so"
+    library.parent.mkdir()
+    subprocess.run(
+        [
+            compiler,
+            "-O1",
+            "-fPIC",
+            "-shared",
+            BACKEND_SOURCE,
+            "-o",
+            library,
+            "-lpthread",
+        ],
+        check=True,
+    )
+    for name, kind in (("on_gpu", "KIND_GPU"), ("on_host", "KIND_CPU")):
+        write_model(
+            models,
+            name,
+            DEVICE_TENSORS + f"instance_group [ {{ kind: {kind} count: 2 }} ]\n",
+        )
+    options = {
+        "backend_directory": backends,
+        "metrics_config": "summary_latencies=true",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NERITE_CUDA_LIBRARY", "libcuda.so.1")
+        with nerite.serve(models, **options) as running:
+            yield running
+
+
+@pytest.fixture(params=["http", "grpc"])
+def backend_client(request, backend_server):
+    """Triton's client of one protocol, and its module."""
+    module = getattr(tritonclient, request.param)
+    client = module.InferenceServerClient(getattr(backend_server, request.param))
+    yield module, client
+    client.unregister_cuda_shared_memory()
+    client.close()
+
+
+def infer_by_backend(module, client, model: str, count: int, given_at: int | None, wanted_at: int | None):
+    """Asks with tensors at these offsets of the region `both`, or in the messages where there is no offset."""
+    given = module.InferInput("IN", [count], "FP32")
+    if given_at is None:
+        given.set_data_from_numpy(np.full(count, 7, np.float32))
+    else:
+        given.set_shared_memory("both", 4 * count, given_at)
+    wanted = module.InferRequestedOutput("OUT")
+    if wanted_at is not None:
+        wanted.set_shared_memory("both", 4 * count, wanted_at)
+    return client.infer(model, [given], outputs=[wanted])
+
+
+def parameters_of(module, reply) -> dict:
+    if module is tritonclient.http:
+        return reply.get_response()["parameters"]
+    return {name: getattr(value, value.WhichOneof("parameter_choice")) for name, value in reply.get_response().parameters.items()}
+
+
+# What lies in the region, and the bytes that the server brings over the bus for each of a request's tensors there.
+BACKEND_CASES = [
+    ("on_gpu", True, True, 0, 0),
+    ("on_gpu", True, False, 0, 0),
+    ("on_gpu", False, True, 0, 0),
+    ("on_gpu", True, True, 4, 2),
+    ("on_host", True, True, 0, 2),
+]
+
+
+@pytest.mark.parametrize(("model", "given", "wanted", "shift", "crossings"), BACKEND_CASES)
+def test_a_compiled_backend_reads_and_writes_regions_on_the_device(backend_server, backend_client, regions, model, given, wanted, shift, crossings):
+    module, client = backend_client
+    region = regions("both", 3 * BYTES)
+    numbers = np.random.default_rng(11).random(COUNT, np.float32)
+    padding = [np.zeros(shift // 4, np.float32)] if shift else []
+    cuda_shared_memory.set_shared_memory_region(region, [*padding, numbers])
+    register(client, "both", region, 3 * BYTES)
+    before = crossed(backend_server)
+    reply = infer_by_backend(
+        module,
+        client,
+        model,
+        COUNT,
+        shift if given else None,
+        BYTES + shift if wanted else None,
+    )
+    if wanted:
+        whole = cuda_shared_memory.get_contents_as_numpy(region, np.float32, [3 * COUNT])
+        found = whole[COUNT + shift // 4 :][:COUNT]
+    else:
+        found = reply.as_numpy("OUT")
+    np.testing.assert_array_equal(found, numbers if given else np.full(COUNT, 7, np.float32))
+    assert crossed(backend_server) - before == crossings * BYTES
+    reported = parameters_of(module, reply)
+    handle = bytes(base64.b64decode(cuda_shared_memory.get_raw_handle(region))).hex()
+    for side, in_region in (("in", given), ("out", wanted)):
+        is_used_there = in_region and crossings == 0
+        assert (reported[f"{side}_kind"] == "GPU", reported[f"{side}_handle"]) == (
+            is_used_there,
+            handle if is_used_there else "",
+        )
+
+
+def test_clients_of_a_compiled_backend_at_once_get_their_own_answers(backend_server, regions):
+    def check(at: int) -> None:
+        with tritonclient.http.InferenceServerClient(backend_server.http) as client:
+            name = f"of_{at}"
+            register(client, name, made[at], 2 * BYTES)
+            for turn in range(50):
+                value = np.full(COUNT, 100 * at + turn, np.float32)
+                cuda_shared_memory.set_shared_memory_region(made[at], [value])
+                given = tritonclient.http.InferInput("IN", [COUNT], "FP32")
+                given.set_shared_memory(name, BYTES)
+                wanted = tritonclient.http.InferRequestedOutput("OUT")
+                wanted.set_shared_memory(name, BYTES, BYTES)
+                client.infer("on_gpu", [given], outputs=[wanted])
+                found = cuda_shared_memory.get_contents_as_numpy(made[at], np.float32, [2 * COUNT])
+                np.testing.assert_array_equal(found[COUNT:], value)
+            client.unregister_cuda_shared_memory(name)
+
+    made = [regions(f"of_{at}", 2 * BYTES) for at in range(4)]
+    before = crossed(backend_server)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(check, range(4)))
+    assert crossed(backend_server) == before
+
+
+@pytest.mark.parametrize("byte_size", [64, BYTES, LARGE_BYTES])
+def test_what_a_request_of_a_compiled_backend_takes(backend_server, backend_client, regions, byte_size):
+    """Prints times where the instance is on the GPU, and where it is on the host. It asserts none."""
+    module, client = backend_client
+    region = regions("both", 2 * byte_size)
+    register(client, "both", region, 2 * byte_size)
+    times = {"on_gpu": [], "on_host": []}
+    for _ in range(15 if byte_size == LARGE_BYTES else 200):
+        for model, of in times.items():
+            begun = time.perf_counter()
+            infer_by_backend(module, client, model, byte_size // 4, 0, byte_size)
+            of.append(time.perf_counter() - begun)
+    micros = {model: round(statistics.median(of) * 1e6) for model, of in times.items()}
+    print(f"\n{module.__name__}, {byte_size} bytes in CUDA regions: instance on the GPU {micros['on_gpu']} µs, on the host {micros['on_host']} µs (p50)")
+
+
+def test_latencies_of_a_model_on_one_gpu_have_its_uuid(backend_server, backend_client, regions):
+    module, client = backend_client
+    region = regions("both", 2 * BYTES)
+    register(client, "both", region, 2 * BYTES)
+    infer_by_backend(module, client, "on_gpu", COUNT, 0, BYTES)
+    infer_by_backend(module, client, "on_host", COUNT, 0, BYTES)
+    uuid = subprocess.run(
+        ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()[0]
+    page = urllib.request.urlopen(f"http://{backend_server.metrics}/metrics").read().decode()
+    rows = [row for row in page.splitlines() if row.startswith("nv_inference_compute_infer_summary_us_count")]
+    print("\n" + "\n".join(rows))
+    (on_gpu,) = (row for row in rows if 'model="on_gpu"' in row)
+    (on_host,) = (row for row in rows if 'model="on_host"' in row)
+    assert f'gpu_uuid="{uuid}"' in on_gpu and "gpu_uuid" not in on_host
+    assert all(int(row.split()[-1]) > 0 for row in (on_gpu, on_host))
 
 
 @pytest.fixture(scope="module")
