@@ -10,6 +10,7 @@ import contextlib
 import os
 import pathlib
 import shutil
+import sysconfig
 
 import maturin
 
@@ -18,7 +19,12 @@ ROOT = HERE.parent.parent
 # `data` of pyproject.toml. Its parts are named as PEP 427 has them.
 DATA = ROOT / "target" / "wheel"
 EXAMPLES = ("models", "digits", "pipeline", "python")
+# The tag is that of the oldest glibc that has all symbols of the program. A program that needs a library beside glibc is refused.
+ARGUMENTS = {"build-args": "--compatibility pypi"}
 GIVEN_PROGRAM = HERE / "given_program.py"
+
+# Maturin's package starts the program `maturin`, which lies beside this interpreter. Without build isolation that folder need not be on the PATH.
+os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
 
 get_requires_for_build_wheel = maturin.get_requires_for_build_wheel
 
@@ -59,7 +65,7 @@ def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     gather_examples()
     with compiler():
-        return maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
+        return maturin.build_wheel(wheel_directory, {**ARGUMENTS, **(config_settings or {})}, metadata_directory)
 
 
 def build_sdist(sdist_directory, config_settings=None):

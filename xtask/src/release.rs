@@ -180,7 +180,7 @@ fn bill_of_materials(root: &Path, name: &str, machine: Machine, epoch: &str) -> 
 fn wheels(root: &Path, binary: &Path, machine: Machine, epoch: &str) -> Result<(), String> {
     let environment = root.join(".venv/bin/python");
     let has_backend = |python: &Path| {
-        Command::new(python).args(["-c", "import hatchling"]).output().is_ok_and(|done| done.status.success())
+        Command::new(python).args(["-c", "import hatchling, maturin"]).output().is_ok_and(|done| done.status.success())
     };
     let is_ready = has_backend(&environment);
     let mut pip = Command::new(if is_ready { environment.as_os_str() } else { OsStr::new("python3") });
@@ -189,7 +189,7 @@ fn wheels(root: &Path, binary: &Path, machine: Machine, epoch: &str) -> Result<(
         pip.arg("--no-build-isolation");
     }
     // The wheel's build asks the program for its version.
-    pip.env("NERITE_RUNNER", machine.runner()?.join(" "));
+    pip.env("NERITE_RUNNER", machine.runner()?.join(" ")).env("CARGO_BUILD_TARGET", machine.target());
     run_it(pip.current_dir(root).env("NERITE_BIN", binary).env("SOURCE_DATE_EPOCH", epoch))
 }
 
