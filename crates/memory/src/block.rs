@@ -71,6 +71,7 @@ struct Pooled {
     idle_rounds: u32,
 }
 
+/// In the order in which they were returned.
 static POOL: Mutex<Vec<Pooled>> = Mutex::new(Vec::new());
 /// The limit that [`limit_pool`] set.
 static POOL_BYTES_LIMIT: AtomicUsize = AtomicUsize::new(POOL_BYTES_MAX);
@@ -228,12 +229,13 @@ impl Drop for Block {
     }
 }
 
-/// The smallest pooled block that fits without wasting more than half of itself.
+/// The smallest pooled block that fits without wasting more than half of itself. Of several, the one that was returned last is most likely still in the
+/// processor's cache.
 fn take_pooled(capacity: usize) -> Option<Block> {
     let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
     let fits = |p: &Pooled| p.block.capacity >= capacity && p.block.capacity <= capacity.saturating_mul(2);
-    let (at, _) = pool.iter().enumerate().filter(|(_, p)| fits(p)).min_by_key(|(_, p)| p.block.capacity)?;
-    Some(pool.swap_remove(at).block)
+    let (at, _) = pool.iter().enumerate().rev().filter(|(_, p)| fits(p)).min_by_key(|(_, p)| p.block.capacity)?;
+    Some(pool.remove(at).block)
 }
 
 /// Takes a block out of the pool, to unmap it. It does not wait for the pool's lock, because this thread may hold it when it runs out of memory.
@@ -261,7 +263,7 @@ pub fn trim_pool(rounds_max: u32) -> usize {
         while at < pool.len() {
             pool[at].idle_rounds += 1;
             if pool[at].idle_rounds > rounds_max {
-                stale.push(pool.swap_remove(at));
+                stale.push(pool.remove(at));
             } else {
                 at += 1;
             }
@@ -341,6 +343,18 @@ mod tests {
             assert_eq!(block.try_grow(len).map_err(|refused| refused.requested), Err(len));
             assert_eq!((block.as_ptr(), block.capacity()), (ptr, capacity));
         }
+    }
+
+    #[test]
+    fn the_block_that_was_returned_last_is_reused_first() {
+        let _alone = POOL_TESTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let len = 29 << 20;
+        let blocks = [(); 3].map(|()| Block::new(len));
+        let addresses = blocks.each_ref().map(Block::as_ptr);
+        blocks.into_iter().for_each(drop);
+        let again = [(); 3].map(|()| Block::new(len));
+        assert_eq!(again.map(|block| block.as_ptr()), [addresses[2], addresses[1], addresses[0]]);
+        trim_pool(0);
     }
 
     #[test]
