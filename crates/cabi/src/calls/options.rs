@@ -222,7 +222,16 @@ exports! {
     "TRITONSERVER_ServerOptionsSetBackendConfig" =
         set_backend_config(options: Options, backend: Text, setting: Text, value: Text) {
         let (backend, setting, value) = (backend.read()?, setting.read()?, value.read()?);
-        options.get()?.set("backend-config", format_args!("{backend},{setting}={value}"))?;
+        if backend.contains(',') {
+            return Err(Status::invalid(format!("the backend '{backend}' has a comma in its name")).into());
+        }
+        let options = options.get()?;
+        // An empty name stands for all backends. The flag has no name then.
+        if backend.is_empty() {
+            options.set("backend-config", format_args!("{setting}={value}"))?;
+        } else {
+            options.set("backend-config", format_args!("{backend},{setting}={value}"))?;
+        }
     }
 
     "TRITONSERVER_ServerOptionsSetHostPolicy" = set_host_policy(options: Options, policy: Text, setting: Text, value: Text) {
