@@ -9,6 +9,7 @@ mod files;
 mod flags;
 mod functions;
 mod glossary;
+mod interface;
 mod layers;
 mod links;
 mod locks;
@@ -87,6 +88,7 @@ fn judge(tree: &Tree, allowed: &[Allowance]) -> Vec<Finding> {
     findings.extend(layers::check(tree));
     findings.extend(cycles::check(tree));
     findings.extend(flags::check(tree));
+    findings.extend(interface::check(tree));
     findings.extend(profiles::check(tree));
     findings.extend(readmes::check(tree));
     findings.extend(links::check(tree));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// Folders with the project's sources in Rust and Python, manifests and pages.
+/// Folders with the project's sources in Rust, Python and C, manifests and pages.
 const FOLDERS: [&str; 10] =
     ["backends", "crates", "xtask", "tests", "benches", "fuzz", "docs", "examples", "packaging", "python"];
 
@@ -115,5 +115,5 @@ pub fn is_page(path: &str) -> bool {
 }
 
 fn is_source(name: &str) -> bool {
-    Path::new(name).extension().is_some_and(|end| end == "rs" || end == "py")
+    Path::new(name).extension().is_some_and(|end| ["rs", "py", "c", "cc"].iter().any(|known| end == *known))
 }
