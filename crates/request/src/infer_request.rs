@@ -99,8 +99,8 @@ pub enum Source {
     Region(RegionRef),
 }
 
-/// The outputs that a client asks for. Usually there is one, which needs no allocation.
-pub type RequestedOutputs = SmallVec<[InferRequestedOutput; 1]>;
+/// The outputs that a client asks for. A list of one or two needs no allocation.
+pub type RequestedOutputs = SmallVec<[InferRequestedOutput; 2]>;
 
 /// One output wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]

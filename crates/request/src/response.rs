@@ -50,8 +50,8 @@ pub struct InferResponse {
     pub permit: Option<Arc<ResponsePermit>>,
 }
 
-/// The outputs of a response. Usually there is one, which needs no allocation.
-pub type Outputs = SmallVec<[Output; 1]>;
+/// The outputs of a response. A list of one or two needs no allocation.
+pub type Outputs = SmallVec<[Output; 2]>;
 
 /// One output tensor.
 #[derive(Clone, Debug)]

@@ -159,7 +159,7 @@ impl Rendered {
             let refuse = |refused| Status::no_memory(format_args!("an answer's tensor of {len} bytes"), refused);
             tensors.push_back(tensor.try_into_bytes().map_err(refuse)?);
         }
-        Ok(Rendered { json: Bytes::from(answer.head), tensors })
+        Ok(Rendered { json: answer.head, tensors })
     }
 }
 

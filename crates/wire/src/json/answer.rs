@@ -1,5 +1,6 @@
 //! How is a response sent as JSON and binary tensors?
 
+use bytes::Bytes;
 use nerite_memory::{Buffer, MemoryReservation, NoMemory, Reason};
 use nerite_request::names::ByName;
 use nerite_request::{InferResponse, LeaseNotice, Output, Parameter, Status};
@@ -14,7 +15,7 @@ use super::write::Writer;
 #[derive(Debug)]
 pub struct Answer {
     /// The JSON text.
-    pub head: Vec<u8>,
+    pub head: Bytes,
     /// The binary outputs that have bytes, in the order of the text. If it is empty, the text is the whole body.
     pub tail: Vec<Buffer>,
 }
@@ -22,7 +23,7 @@ pub struct Answer {
 /// Renders a response that is not an error. Binary outputs are not copied.
 pub fn write_answer(response: InferResponse, rendering: &Rendering) -> Result<Answer, Status> {
     let InferResponse { model, version, id, parameters, outputs, lease_notices: notices, .. } = response;
-    let mut writer = Writer::with_capacity(256);
+    let mut writer = Writer::kept();
     let mut tail = Vec::new();
     let mut failure = None;
     let places = ByName::new(&notices, |notice: &LeaseNotice| &notice.output);
@@ -51,7 +52,7 @@ pub fn write_answer(response: InferResponse, rendering: &Rendering) -> Result<An
         return Err(status);
     }
     notices.iter().for_each(LeaseNotice::set_sent);
-    Ok(Answer { head: writer.into_bytes(), tail })
+    Ok(Answer { head: writer.into_shared(), tail })
 }
 
 pub fn write_parameter(w: &mut Writer, value: &Parameter) {

@@ -1,6 +1,17 @@
 //! How is a JSON text written?
 
+use std::cell::Cell;
+
+use bytes::Bytes;
+
 use super::number::{push_double, push_signed, push_unsigned};
+
+/// The largest vector, in bytes, that a thread keeps to write its next short text in.
+const KEPT_BYTES_MAX: usize = 4096;
+
+thread_local! {
+    static KEPT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 /// A JSON text that is being written. The writer adds the commas. The caller writes brackets and members in order.
 #[derive(Debug, Default)]
@@ -12,6 +23,25 @@ impl Writer {
     /// An empty text with a capacity of `bytes`.
     pub fn with_capacity(bytes: usize) -> Writer {
         Writer { out: Vec::with_capacity(bytes) }
+    }
+
+    /// An empty text in the vector that this thread kept, for [`Writer::into_shared`].
+    pub fn kept() -> Writer {
+        // An error means that the thread ends.
+        Writer { out: KEPT.try_with(Cell::take).unwrap_or_default() }
+    }
+
+    /// The text as `Bytes`. A short text is copied to an allocation of its own length, and this thread keeps the vector. `Bytes` that take over a
+    /// vector with unused capacity would allocate as well, and keep all of it.
+    pub fn into_shared(mut self) -> Bytes {
+        if self.out.capacity() > KEPT_BYTES_MAX {
+            return Bytes::from(self.out);
+        }
+        let text = Bytes::copy_from_slice(&self.out);
+        self.out.clear();
+        // An error means that the thread ends.
+        let _ = KEPT.try_with(|kept| kept.set(self.out));
+        text
     }
 
     /// The text.
@@ -122,6 +152,21 @@ mod tests {
         let mut writer = Writer::default();
         write(&mut writer);
         assert_eq!(String::from_utf8(writer.into_bytes()).unwrap(), text);
+    }
+
+    #[test]
+    fn a_thread_keeps_the_vector_of_a_short_text() {
+        let write = |length: usize| {
+            let mut writer = Writer::kept();
+            writer.string(&vec![b'x'; length]);
+            (writer.out.as_ptr(), writer.into_shared())
+        };
+        let (place, short) = write(100);
+        let (again, other) = write(50);
+        assert_eq!((again, short.len(), other.len()), (place, 102, 52));
+        let (_, long) = write(2 * KEPT_BYTES_MAX);
+        assert_eq!(long.len(), 2 * KEPT_BYTES_MAX + 2);
+        assert!(KEPT.take().capacity() <= KEPT_BYTES_MAX);
     }
 
     #[test]

@@ -17,7 +17,7 @@ fn response(outputs: Vec<Output>) -> InferResponse {
 #[track_caller]
 fn check(response: InferResponse, binary: bool, head: &str, tail: &[&[u8]]) {
     let answer = write_answer(response, &Rendering::all(binary)).unwrap();
-    assert_eq!(String::from_utf8(answer.head).unwrap(), head);
+    assert_eq!(std::str::from_utf8(&answer.head).unwrap(), head);
     let sent: Vec<_> = answer.tail.iter().map(|buffer| buffer.private_bytes().unwrap()).collect();
     assert_eq!(sent, tail);
 }
