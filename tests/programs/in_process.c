@@ -15,14 +15,6 @@
 
 #include "library.h"
 
-static void must_(Error* error, const char* call, int line) {
-  if (error == NULL) return;
-  printf("line %d: %s: %s: %s\n", line, call, TRITONSERVER_ErrorCodeString(error), TRITONSERVER_ErrorMessage(error));
-  fflush(stdout);
-  _exit(1);
-}
-#define MUST(call) must_((call), #call, __LINE__)
-
 /* What came of a call that may fail. */
 static void tell(const char* what, Error* error) {
   if (error == NULL) {

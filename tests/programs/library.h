@@ -6,6 +6,9 @@
 #ifndef NERITE_TESTS_LIBRARY_H
 #define NERITE_TESTS_LIBRARY_H
 
+#include <stdio.h>
+#include <unistd.h>
+
 #include "../backends/interface.h"
 
 typedef void Options, Metrics;
@@ -109,5 +112,15 @@ const char* TRITONSERVER_ParameterTypeString(uint32_t);
 typedef Error* (*DescribeFn)(Allocator*, const char* output, BufferAttributes*, void* userp, void* buffer_userp);
 
 Error* TRITONSERVER_ResponseAllocatorSetBufferAttributesFunction(Allocator*, DescribeFn);
+
+/* Ends the program where a call fails that must not. */
+#define MUST(call) must_((call), #call, __LINE__)
+
+static inline void must_(Error* error, const char* call, int line) {
+  if (error == NULL) return;
+  printf("line %d: %s: %s: %s\n", line, call, TRITONSERVER_ErrorCodeString(error), TRITONSERVER_ErrorMessage(error));
+  fflush(stdout);
+  _exit(1);
+}
 
 #endif

@@ -103,14 +103,6 @@ static int texts_of(Takes takes) {
   }
 }
 
-static void must_(Error* error, const char* what, int line) {
-  if (error == NULL) return;
-  printf("line %d: %s: %s: %s\n", line, what, TRITONSERVER_ErrorCodeString(error), TRITONSERVER_ErrorMessage(error));
-  fflush(stdout);
-  _exit(1);
-}
-#define MUST(call) must_((call), #call, __LINE__)
-
 /* What came of a call that may fail, and whether it did not. */
 static bool print_outcome(const char* what, const char* name, Error* error) {
   if (error == NULL) {

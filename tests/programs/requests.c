@@ -14,15 +14,6 @@
 
 #include "library.h"
 
-#define MUST(call) must_((call), #call, __LINE__)
-
-static void must_(Error* error, const char* call, int line) {
-  if (error == NULL) return;
-  printf("line %d: %s: %s: %s\n", line, call, TRITONSERVER_ErrorCodeString(error), TRITONSERVER_ErrorMessage(error));
-  fflush(stdout);
-  _exit(1);
-}
-
 /* What came of a call that may fail, and whether it did not. */
 static bool tell(const char* what, Error* error) {
   if (error == NULL) {
