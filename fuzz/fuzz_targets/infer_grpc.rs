@@ -14,8 +14,8 @@ fuzz_target!(|message: &[u8]| {
         for piece in message.chunks(frame.max(1)) {
             chain.push(Bytes::copy_from_slice(piece));
         }
-        let read = InferMessage::read(&chain).ok()?;
-        Some(read.into_infer_request(|_| Ok(())).map(|request| (request.model, request.id, request.inputs.len(), request.outputs.len())).map_err(|e| e.message))
+        let mut read = InferMessage::read(&chain).ok()?;
+        Some(read.take_infer_request(|_| Ok(())).map(|request| (request.model.clone(), request.id.clone(), request.inputs.len(), request.outputs.len())).map_err(|e| e.message))
     };
     assert_eq!(summary_of(usize::from(frame)), summary_of(message.len()));
 });

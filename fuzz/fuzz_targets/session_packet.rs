@@ -23,7 +23,7 @@ fuzz_target!(|packet: &[u8]| {
         }
         _ => return,
     };
-    if let Ok(message) = InferMessage::read(&Chain::from(infer.request)) {
-        let _ = message.into_infer_request(|_| Ok(()));
+    if let Ok(mut message) = InferMessage::read(&Chain::from(infer.request)) {
+        let _ = message.take_infer_request(|_| Ok(()));
     }
 });

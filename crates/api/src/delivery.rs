@@ -94,30 +94,24 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Delivery<S> {
         }
     }
 
-    fn steps(&self, mut tensors: InferResponse) -> Result<(InferResponse, Vec<OutputLease>), Status> {
+    fn steps(&self, tensors: &mut InferResponse) -> Result<Vec<OutputLease>, Status> {
         if let Some(shown) = &self.shown {
-            shown.apply(&mut tensors)?;
+            shown.apply(tensors)?;
         }
-        match &self.places {
-            Some(places) => places.settle(tensors),
-            None => Ok((tensors, Vec::new())),
-        }
+        self.places.as_ref().map_or(Ok(Vec::new()), |places| places.settle(tensors))
     }
 }
 
 impl<S: FnMut(Response, Vec<OutputLease>) + Send> Deliver for Delivery<S> {
-    fn deliver(&mut self, response: Response) {
-        let (mut response, leases) = match response {
-            Response::Part(tensors) => match self.steps(tensors) {
-                Ok((tensors, leases)) => (Response::Part(tensors), leases),
-                Err(error) => (Response::failed_part(error), Vec::new()),
-            },
-            Response::Final(tensors) => match self.steps(tensors) {
-                Ok((tensors, leases)) => (Response::Final(tensors), leases),
-                Err(error) => (Response::failed(error), Vec::new()),
-            },
-            bare @ (Response::End | Response::Failed { .. }) => (bare, Vec::new()),
+    fn deliver(&mut self, mut response: Response) {
+        let settled = match &mut response {
+            Response::Part(tensors) | Response::Final(tensors) => self.steps(tensors),
+            Response::End | Response::Failed { .. } => Ok(Vec::new()),
         };
+        let leases = settled.unwrap_or_else(|error| {
+            response = if response.is_last() { Response::failed(error) } else { Response::failed_part(error) };
+            Vec::new()
+        });
         if let Some(window) = &self.window {
             take_place(window, &mut response);
         }

@@ -113,8 +113,8 @@ impl Places {
         Ok(Some(slot))
     }
 
-    /// Moves outputs to their leases. Returns the response, which reports leases of named sessions, and the leases that are reported beside it.
-    pub(crate) fn settle(&self, mut response: InferResponse) -> Result<(InferResponse, Vec<OutputLease>), Status> {
+    /// Moves outputs to their leases. The response then reports leases of named sessions. Returns the leases that are reported beside it.
+    pub(crate) fn settle(&self, response: &mut InferResponse) -> Result<Vec<OutputLease>, Status> {
         let mut leases = Vec::new();
         for output in &mut response.outputs {
             match self.0.settle(output) {
@@ -127,7 +127,7 @@ impl Places {
                 }
             }
         }
-        Ok((response, leases))
+        Ok(leases)
     }
 }
 

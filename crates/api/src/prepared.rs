@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 
 use nerite_engine::{CheckedTensors, VersionKey};
 use nerite_memory::{Buffer, Extent, Slot};
-use nerite_request::{Cancel, InferRequest, Numbered, RegionRef, Response, Source, Status, Wanted};
+use nerite_request::{Cancel, InferRequest, Numbered, Recycled, RegionRef, Response, Source, Status, Wanted};
 use nerite_shm::{Account, Lease};
 use nerite_tensor::{DataType, Name, Shape, Tensor};
 
@@ -24,7 +24,7 @@ use crate::places::OutputLease;
 #[derive(Debug)]
 pub struct PreparedRequest {
     version: VersionKey,
-    request: InferRequest,
+    request: Recycled<InferRequest>,
     leased: Vec<String>,
     /// The result of the checks. `None` if they must be repeated at each call.
     checked: Option<Checked>,
@@ -66,7 +66,7 @@ impl From<Status> for CallError {
 
 impl PreparedRequest {
     pub(crate) fn of(
-        request: InferRequest,
+        request: Recycled<InferRequest>,
         leased: Vec<String>,
         admission: &Admission,
         regions: &dyn Regions,
@@ -151,7 +151,7 @@ impl PreparedRequest {
     }
 
     fn head(&self, api: &Api) -> Head {
-        let InferRequest { model, id, priority, timeout_us, sequence, parameters, .. } = &self.request;
+        let InferRequest { model, id, priority, timeout_us, sequence, parameters, .. } = &*self.request;
         Head {
             id: id.clone(),
             priority: *priority,

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use nerite_memory::{Buffer, Slot};
 use nerite_request::report::SystemRegionReport;
-use nerite_request::{Cancel, InferRequest, Numbered, RegionRef, Response, SessionRef, Status};
+use nerite_request::{Cancel, InferRequest, Numbered, Recycled, RegionRef, Response, SessionRef, Status};
 use nerite_shm::limits::{MAPPED_BYTES_MAX, REGIONS_MAX, WATCHED_MAX};
 use nerite_shm::{
     Account, BorrowedLease, LEASES_MAX, Lease, LeaseError, LeaseLimits, LeaseName, Pools, Registry, ShmError,
@@ -221,7 +221,7 @@ impl Scope {
     pub fn infer(
         &self,
         admission: Admission,
-        mut infer_request: InferRequest,
+        mut infer_request: Recycled<InferRequest>,
         leased: Vec<String>,
         cancel: Cancel,
         sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
@@ -234,7 +234,7 @@ impl Scope {
     pub fn prepare(
         &self,
         admission: &Admission,
-        infer_request: InferRequest,
+        infer_request: Recycled<InferRequest>,
         leased: Vec<String>,
     ) -> Result<PreparedRequest, Status> {
         self.api.note_bytes_in(&infer_request);

@@ -103,11 +103,9 @@ impl Api {
 }
 
 impl Sending {
-    /// The sending of the response to this request, if it is traced. Also returns the request, because a future that borrowed it would keep space for
-    /// it.
-    pub fn of(infer_request: InferRequest, protocol: Protocol) -> (InferRequest, Option<Sending>) {
-        let sending = infer_request.trace.as_ref().map(|trace| Sending::on(trace, protocol));
-        (infer_request, sending)
+    /// The sending of the response to this request, if it is traced.
+    pub fn of(infer_request: &InferRequest, protocol: Protocol) -> Option<Sending> {
+        infer_request.trace.as_ref().map(|trace| Sending::on(trace, protocol))
     }
 
     /// The sending of one response to the request of this trace.

@@ -17,7 +17,7 @@ mod witness;
 use std::sync::Arc;
 
 use nerite_memory::Slot;
-use nerite_request::{Code, InferResponse, Status, Wanted};
+use nerite_request::{Code, InferResponse, Recycled, Status, Wanted};
 use nerite_tensor::Tensor;
 
 use crate::{Instance, InstanceSpec, LoadContext, ModelFiles, Models, Runtime};
@@ -178,7 +178,7 @@ fn a_dropped_job_is_answered(fixture: &Fixture) {
 }
 
 #[track_caller]
-fn expect_answer(response: &Result<InferResponse, Status>, case: &Case, wanted: &[&str]) {
+fn expect_answer(response: &Result<Recycled<InferResponse>, Status>, case: &Case, wanted: &[&str]) {
     let response = response.as_ref().unwrap_or_else(|error| panic!("a result, not '{error}'"));
     let mut names: Vec<_> = response.outputs.iter().map(|output| output.name.as_str()).collect();
     let mut wanted = wanted.to_vec();
@@ -195,7 +195,7 @@ fn expect_answer(response: &Result<InferResponse, Status>, case: &Case, wanted: 
 }
 
 #[track_caller]
-fn expect_error(response: &Result<InferResponse, Status>, code: Code, begins: &str) {
+fn expect_error(response: &Result<Recycled<InferResponse>, Status>, code: Code, begins: &str) {
     let error = response.as_ref().err().unwrap_or_else(|| panic!("an error {code:?} '{begins}'"));
     assert_eq!(error.code, code, "{error}");
     assert!(error.message.starts_with(begins), "'{error}' does not begin with '{begins}'");

@@ -2,13 +2,16 @@
 
 mod inputs;
 
+use std::mem::take;
 use std::sync::{Arc, Weak};
 
 use nerite_memory::{Buffer, Filled, Place, Slot};
-use nerite_request::{AdmittedRequest, Cancel, Inputs, Parameters, Reply, Sequence, SequenceId, Status, Wanted};
+use nerite_request::{
+    AdmittedRequest, Cancel, Inputs, Parameters, Recycled, Reply, Sequence, SequenceId, Status, Wanted,
+};
 use nerite_tensor::{DataType, Name, Shape, Tensor};
 
-use crate::job_body::{JobBody, JobParts};
+use crate::job_body::JobParts;
 use crate::job_parameters::JobParameters;
 use crate::reschedule::{Own, Rest};
 use crate::responder::{Again, Ended, Kept, Parts, check_memory};
@@ -25,7 +28,7 @@ pub trait Reschedule: Send + Sync {
 /// One request in a runtime's hands: its inputs, and the [`Responder`] that answers it. If it is dropped unanswered,
 /// its client gets an error.
 #[derive(Debug)]
-pub struct Job(JobBody);
+pub struct Job(Recycled<JobParts>);
 
 impl Job {
     /// A request that is in flight and was admitted at `arrived` (ns of [`crate::now_ns`]).
@@ -37,15 +40,20 @@ impl Job {
         if let Some(trace) = &trace {
             traced::begin(trace, &in_flight, &id, arrived, &inputs);
         }
-        let responder = Responder::new(Parts { id, rows, arrived, cancel, wanted, reply, in_flight, trace });
         let parameters = JobParameters::Own(parameters);
-        Job::of(inputs, Rest { parameters, sequence, priority, timeout_us, own }, responder)
+        let mut job = Job::of(inputs, Rest { parameters, sequence, priority, timeout_us, own });
+        job.0.responder.begin_request(Parts { id, rows, arrived, cancel, wanted, reply, in_flight, trace });
+        job
     }
 
-    fn of(inputs: Inputs, rest: Rest, responder: Responder) -> Job {
+    /// A job whose responder is to be set. Each part is written to the box by itself, because a value of all parts would be copied there.
+    fn of(inputs: Inputs, rest: Rest) -> Job {
         let Rest { parameters, sequence, priority, timeout_us, own } = rest;
-        let replaced = Vec::new();
-        Job(JobBody::new(JobParts { inputs, replaced, parameters, sequence, priority, timeout_us, own, responder }))
+        let mut parts = Recycled::<JobParts>::new();
+        parts.inputs = inputs;
+        (parts.parameters, parts.sequence) = (parameters, sequence);
+        (parts.priority, parts.timeout_us, parts.own) = (priority, timeout_us, own);
+        Job(parts)
     }
 
     /// Separates the inputs from the responder, for runtimes that release inputs early, answer later or several times.
@@ -58,7 +66,7 @@ impl Job {
     /// Takes the inputs, as [`Job::divide`]. The responder stays in the job: it is large, so moving it costs time.
     pub fn take_inputs(&mut self) -> Inputs {
         let JobParts { inputs, responder, .. } = &mut *self.0;
-        let inputs = std::mem::take(inputs);
+        let inputs = take(inputs);
         responder.divide_from(&inputs);
         inputs
     }
@@ -74,10 +82,12 @@ impl Job {
         responder.reschedule(inputs, times);
     }
 
-    fn part(self) -> (Inputs, Responder) {
-        let JobParts { inputs, parameters, sequence, priority, timeout_us, own, mut responder, .. } = self.0.take();
+    fn part(mut self) -> (Inputs, Responder) {
+        let JobParts { inputs, parameters, sequence, priority, timeout_us, own, responder, .. } = &mut *self.0;
+        let (inputs, mut responder) = (take(inputs), take(responder));
         if let Some(again) = &mut responder.again_by {
-            again.rest = Some(Rest { parameters, sequence, priority, timeout_us, own });
+            let (parameters, sequence) = (take(parameters), take(sequence));
+            again.rest = Some(Rest { parameters, sequence, priority: *priority, timeout_us: *timeout_us, own: *own });
         }
         (inputs, responder)
     }
@@ -89,7 +99,8 @@ impl Job {
             responder.device = 0;
             inputs.truncate(rest.own.inputs);
             (rest.sequence.start, rest.sequence.end) = (false, false);
-            let job = Job::of(inputs, rest, responder);
+            let mut job = Job::of(inputs, rest);
+            job.0.responder = responder;
             match whom.upgrade() {
                 Some(whom) => whom.again(job, number),
                 None => job.finish(Err(Status::unavailable("the model was unloaded")), Times::begin()),
@@ -379,12 +390,12 @@ impl Job {
     /// Drops the inputs, after it was checked that no memory under them was lost.
     fn release(mut self) -> (Responder, Result<(), Status>) {
         let memory = self.drop_inputs();
-        (self.0.take().responder, memory)
+        (take(&mut self.0.responder), memory)
     }
 
     /// As [`Job::release`], without moving the responder.
     fn drop_inputs(&mut self) -> Result<(), Status> {
-        let inputs = std::mem::take(&mut self.0.inputs);
+        let inputs = take(&mut self.0.inputs);
         check_memory(inputs.iter().map(|input| &input.data))
     }
 }

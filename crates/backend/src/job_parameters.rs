@@ -39,3 +39,9 @@ impl Deref for JobParameters {
         }
     }
 }
+
+impl Default for JobParameters {
+    fn default() -> JobParameters {
+        JobParameters::Own(Parameters::new())
+    }
+}

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nerite_config::ModelConfig;
 use nerite_request::setting::LoadOptions;
-use nerite_request::{Cancel, ExactlyOne, InferResponse, InputMemory, Reply, Request, Response, Status};
+use nerite_request::{Cancel, ExactlyOne, InferResponse, InputMemory, Recycled, Reply, Request, Response, Status};
 
 use crate::{CustomMetrics, ReadinessDone};
 
@@ -187,7 +187,7 @@ impl Models {
         version: Option<i64>,
         patience: Duration,
         request: impl FnOnce(Reply) -> Request,
-    ) -> Result<InferResponse, Status> {
+    ) -> Result<Recycled<InferResponse>, Status> {
         let (to, from) = sync_channel(1);
         let mut one = ExactlyOne::default();
         let reply = Reply::new(move |response: Response| {

@@ -21,7 +21,7 @@ pub(crate) struct Rest {
 }
 
 /// Which parts of a request came from the client. The server added the others for one run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Own {
     pub(crate) inputs: usize,
     pub(crate) wanted: usize,

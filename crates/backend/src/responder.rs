@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nerite_memory::{Access, Buffer, Filled, Place, Slot};
 use nerite_request::{
-    Cancel, Code, InferResponse, InputMemory, Inputs, Name, Output, Outputs, Parameters, PeerAccount, PolicyData,
-    Reply, RequestTrace, Response, ResponseWindow, Status, Wanted, WantedOutputs,
+    Cancel, Code, InferResponse, InputMemory, Inputs, Name, Output, Parameters, PeerAccount, PolicyData, Recycle as _,
+    Recycled, Reply, RequestTrace, Response, ResponseWindow, Status, Wanted, WantedOutputs, clear_list,
 };
 use nerite_tensor::{DataType, Shape, Tensor};
 
@@ -30,7 +30,7 @@ use crate::{InFlight, Outcome, OutputPlace, RequestTimes, Times};
 /// Outputs are put, then sent: [`Responder::send`] as one of several responses, [`Responder::finish`] as the last. If
 /// the client named memory for an output, each response that has the output writes there, as in Triton: a later one
 /// overwrites an earlier one. Memory that the server finds (leases of a session) is fresh for each response.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Responder {
     id: Name,
     rows: u32,
@@ -45,9 +45,8 @@ pub struct Responder {
     is_divided: bool,
     /// Whether a response with outputs was sent.
     has_sent: bool,
-    made: Outputs,
-    /// The parameters of the response that is being made.
-    response_parameters: Parameters,
+    /// The response that is being made: its outputs and parameters so far.
+    made: Recycled<InferResponse>,
     /// The states that the model keeps for the next request of its sequence.
     states: Vec<Tensor>,
     /// Inputs that the runtime took, in memory that may be lost: the client can take it away.
@@ -105,33 +104,53 @@ impl std::fmt::Debug for Again {
 }
 
 impl Responder {
-    pub(crate) fn new(Parts { id, rows, arrived, cancel, wanted, reply, in_flight, trace }: Parts) -> Responder {
-        Responder {
+    /// Begins a request. It has no other before it: it is new, or was cleared.
+    pub(crate) fn begin_request(&mut self, parts: Parts) {
+        let Parts { id, rows, arrived, cancel, wanted, reply, in_flight, trace } = parts;
+        (self.id, self.rows, self.arrived, self.cancel) = (id, rows, arrived, cancel);
+        self.wanted = wanted;
+        (self.reply, self.in_flight, self.trace) = (reply, Some(in_flight), trace);
+    }
+
+    /// Makes it like a new one. If its request was not answered, the client gets an error.
+    pub(crate) fn clear(&mut self) {
+        self.answer_if_dropped();
+        let Responder {
             id,
             rows,
             arrived,
             cancel,
             wanted,
-            added: 0,
-            again: Vec::new(),
-            is_divided: false,
-            has_sent: false,
-            made: Outputs::new(),
-            response_parameters: Parameters::new(),
-            states: Vec::new(),
-            watched: Vec::new(),
-            staged: None,
-            on_end: OnEnd::default(),
-            kept: None,
-            clock: None,
+            added,
+            again,
+            is_divided,
+            has_sent,
+            made,
+            states,
+            watched,
+            staged,
+            on_end,
+            kept,
+            clock,
             trace,
-            noted_apart: None,
-            has_run_before: false,
-            device: 0,
-            again_by: None,
+            noted_apart,
+            has_run_before,
+            device,
+            again_by,
             reply,
-            in_flight: Some(in_flight),
-        }
+            in_flight,
+        } = self;
+        *id = Name::default();
+        (*rows, *arrived, *added, *device) = (0, 0, 0, 0);
+        *cancel = Cancel::new();
+        clear_list(wanted);
+        made.clear();
+        (*again, *states, *watched) = (Vec::new(), Vec::new(), Vec::new());
+        (*is_divided, *has_sent, *has_run_before) = (false, false, false);
+        (*staged, *kept, *clock, *trace) = (None, None, None, None);
+        (*noted_apart, *again_by) = (None, None);
+        *on_end = OnEnd::default();
+        (*reply, *in_flight) = (Reply::closed(), None);
     }
 
     /// The client's own name for the request; may be empty.
@@ -256,7 +275,7 @@ impl Responder {
 
     /// Adds a parameter to the response that is being made.
     pub fn set_parameters(&mut self, parameters: Parameters) {
-        self.response_parameters = parameters;
+        self.made.parameters = parameters;
     }
 
     /// From now on the caller reports a success to the meter, even after the end. `None` if this was called before.
@@ -288,17 +307,20 @@ impl Responder {
         let data = slot.into_buffer();
         // Only the client's memory is writable by others. Private memory was made here and is sent in the response.
         let placed = data.access() == Access::Shared || !data.place().is_host();
-        self.made.push(Output { name: self.name_of(name), datatype, shape: shape.into(), data, placed });
+        let name = self.name_of(name);
+        self.made.outputs.push(Output { name, datatype, shape: shape.into(), data, placed });
     }
 
     /// Adds an output that lies already in the memory that the client named.
     pub fn put_placed(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, data: Buffer) {
-        self.made.push(Output { name: self.name_of(name), datatype, shape: shape.into(), data, placed: true });
+        let name = self.name_of(name);
+        self.made.outputs.push(Output { name, datatype, shape: shape.into(), data, placed: true });
     }
 
     /// Adds an output that stays where the runtime made it and is sent in the response. For outputs without memory of the client.
     pub fn put_buffer(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, data: Buffer) {
-        self.made.push(Output { name: self.name_of(name), datatype, shape: shape.into(), data, placed: false });
+        let name = self.name_of(name);
+        self.made.outputs.push(Output { name, datatype, shape: shape.into(), data, placed: false });
     }
 
     /// The times of an execution that begins now, of this request or of it and others. If its tensors were staged, the
@@ -325,7 +347,7 @@ impl Responder {
     pub fn send(&mut self) -> Result<(), Status> {
         self.check_memory()?;
         if let Some(staged) = &mut self.staged {
-            staged.deliver(&mut self.made, true)?;
+            staged.deliver(&mut self.made.outputs, true)?;
         }
         self.note_response(self.made_outcome());
         let tensors = self.take_tensors();
@@ -337,7 +359,7 @@ impl Responder {
 
     /// Sends an error in the place of outputs; more responses follow.
     pub fn send_error(&mut self, error: Status) {
-        self.made.clear();
+        self.made.outputs.clear();
         self.note_response(ResponseOutcome::Failed);
         self.reply.send(Response::failed_part(error));
         self.restore_places();
@@ -378,7 +400,8 @@ impl Responder {
         if let Err(status) = self.on_end.call(Ended { outputs: None, states: std::mem::take(&mut self.states) }) {
             return self.finish(Err(status), times);
         }
-        (self.made, self.response_parameters, self.watched) = (Outputs::new(), Parameters::new(), Vec::new());
+        self.made.clear();
+        self.watched = Vec::new();
         self.restore_places();
         (self.is_divided, self.has_run_before) = (false, true);
         self.wanted.truncate(rest.own.wanted);
@@ -390,7 +413,7 @@ impl Responder {
         // Lost memory explains any other error.
         let mut result = self.check_memory().and(result);
         if let (Ok(()), Some(staged)) = (&result, &mut self.staged) {
-            let delivered = staged.deliver(&mut self.made, false);
+            let delivered = staged.deliver(&mut self.made.outputs, false);
             if !matches!(delivered, Ok(false)) {
                 times.ends();
             }
@@ -398,7 +421,7 @@ impl Responder {
         }
         if result.is_ok() {
             // Before the outcome is reported, because the request may fail here.
-            let ended = Ended { outputs: Some(&mut self.made), states: std::mem::take(&mut self.states) };
+            let ended = Ended { outputs: Some(&mut self.made.outputs), states: std::mem::take(&mut self.states) };
             result = self.on_end.call(ended);
         }
         let outcome = match &result {
@@ -500,22 +523,16 @@ impl Responder {
         self.has_sent = true;
     }
 
-    fn take_tensors(&mut self) -> InferResponse {
+    fn take_tensors(&mut self) -> Recycled<InferResponse> {
         if let Some(trace) = &self.trace {
-            traced::outputs(trace, &self.made);
+            traced::outputs(trace, &self.made.outputs);
         }
-        let (model, version) = match &self.in_flight {
-            Some(in_flight) => (in_flight.name().clone(), in_flight.version().clone()),
-            None => (Name::default(), Name::default()),
-        };
-        InferResponse {
-            model,
-            version,
-            id: self.id.clone(),
-            parameters: std::mem::take(&mut self.response_parameters),
-            outputs: std::mem::take(&mut self.made),
-            ..InferResponse::default()
+        let mut made = std::mem::take(&mut self.made);
+        if let Some(in_flight) = &self.in_flight {
+            (made.model, made.version) = (in_flight.name().clone(), in_flight.version().clone());
         }
+        made.id = self.id.clone();
+        made
     }
 
     /// Sends the last response.
@@ -529,7 +546,8 @@ impl Responder {
         let _ = self.on_end.call(Ended { outputs: None, states: std::mem::take(&mut self.states) });
         // Released before the answer is sent, because a client may unregister its regions as soon as it has the answer.
         self.wanted = WantedOutputs::new();
-        (self.again, self.made, self.watched) = (Vec::new(), Outputs::new(), Vec::new());
+        self.made.clear();
+        (self.again, self.watched) = (Vec::new(), Vec::new());
         (self.staged, self.kept) = (None, None);
         if let Some(trace) = self.trace.take() {
             traced::end(&trace);
@@ -540,17 +558,22 @@ impl Responder {
         }
     }
 
+    /// Answers a request that nobody will answer any more.
+    fn answer_if_dropped(&mut self) {
+        if self.in_flight.is_some() {
+            self.close(Response::failed(self.explained(Reply::lost())));
+        }
+    }
+
     /// A request that touched memory which changed under it has no result, whatever the model computed.
     fn check_memory(&self) -> Result<(), Status> {
-        check_memory(self.watched.iter().chain(self.made.iter().map(|output| &output.data)))
+        check_memory(self.watched.iter().chain(self.made.outputs.iter().map(|output| &output.data)))
     }
 }
 
 impl Drop for Responder {
     fn drop(&mut self) {
-        if self.in_flight.is_some() {
-            self.close(Response::failed(self.explained(Reply::lost())));
-        }
+        self.answer_if_dropped();
     }
 }
 

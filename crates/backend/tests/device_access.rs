@@ -14,7 +14,7 @@ use nerite_backend::{
 };
 use nerite_cuda::{DeviceMemory, Driver, PinnedPool};
 use nerite_memory::{Buffer, Extent, HeapStaging, Place, Reason, Slot, Staging, copied_bytes};
-use nerite_request::{AdmittedRequest, Cancel, InferResponse, Parameters, Reply, Sequence, Status, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, InferResponse, Parameters, Recycled, Reply, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 /// Copies are counted for the process, so one test at a time.
@@ -68,7 +68,7 @@ fn bytes_of(memory: &Arc<DeviceMemory>, extent: Extent) -> Vec<u8> {
     home.filled().into_buffer().private_bytes().unwrap().to_vec()
 }
 
-type Seen = Arc<Mutex<Vec<Result<InferResponse, Status>>>>;
+type Seen = Arc<Mutex<Vec<Result<Recycled<InferResponse>, Status>>>>;
 
 fn job(seen: &Seen, data: Buffer, slot: Option<Slot>) -> Job {
     job_of_row(4, seen, data, slot)
@@ -193,7 +193,7 @@ fn answers(seen: &Seen) -> Vec<Result<Vec<u8>, String>> {
         home.fill_from(0, data, Reason::Model).unwrap();
         home.filled().into_buffer().private_bytes().unwrap().to_vec()
     };
-    let answer = |answer: &Result<InferResponse, Status>| match answer {
+    let answer = |answer: &Result<Recycled<InferResponse>, Status>| match answer {
         Ok(response) => Ok(bytes(&response.outputs[0].data)),
         Err(error) => Err(error.message.clone()),
     };

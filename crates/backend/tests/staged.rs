@@ -14,7 +14,9 @@ use nerite_backend::{
 };
 use nerite_cuda::{DeviceMemory, Driver, PinnedPool};
 use nerite_memory::{Buffer, Extent, HeapStaging, Place, Reason, Slot, Staging, copied_bytes};
-use nerite_request::{AdmittedRequest, Cancel, InferResponse, Parameters, Reply, Response, Sequence, Status, Wanted};
+use nerite_request::{
+    AdmittedRequest, Cancel, InferResponse, Parameters, Recycled, Reply, Response, Sequence, Status, Wanted,
+};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 /// Copies are counted for the process, so one test at a time.
@@ -80,7 +82,7 @@ fn whole(memory: &Arc<DeviceMemory>) -> Buffer {
     memory.buffer(Extent::whole(memory.len()))
 }
 
-type Seen = Arc<Mutex<Vec<Result<InferResponse, Status>>>>;
+type Seen = Arc<Mutex<Vec<Result<Recycled<InferResponse>, Status>>>>;
 
 fn job(seen: &Seen, data: Buffer, slot: Option<Slot>) -> Job {
     let seen = Arc::clone(seen);

@@ -46,7 +46,6 @@ struct State {
 }
 
 /// The end of a request.
-#[expect(clippy::large_enum_variant, reason = "a box would be an allocation for every response")]
 enum Last {
     Response(Response),
     Refusal(Status),
@@ -235,7 +234,7 @@ mod tests {
         let data = Buffer::from(vec![0; bytes]);
         let shape = [bytes as i64].into_iter().collect();
         let output = Output { name: "Y".into(), datatype: DataType::Uint8, shape, data, placed: false };
-        Response::Final(InferResponse { outputs: vec![output].into(), ..InferResponse::default() })
+        Response::Final(InferResponse { outputs: vec![output].into(), ..InferResponse::default() }.into())
     }
 
     /// Ends the second request and the later ones with this many bytes. Checks whether the bounds are reached, and how often `on_room` was called.

@@ -58,8 +58,8 @@ impl Compute for CallingInstance {
     fn compute(&mut self, job: &mut Job, _: &mut Times) -> Result<(), Status> {
         let CallingModel { models, target } = &*self.0;
         let inputs = job.inputs().to_vec();
-        let answer = models.infer_one(target, None, PATIENCE, |reply| Request::new(inputs, Vec::new(), reply))?;
-        for output in answer.outputs {
+        let mut answer = models.infer_one(target, None, PATIENCE, |reply| Request::new(inputs, Vec::new(), reply))?;
+        for output in answer.outputs.drain(..) {
             job.put_buffer(&output.name, output.datatype, output.shape, output.data);
         }
         Ok(())

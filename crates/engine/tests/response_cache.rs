@@ -13,7 +13,7 @@ use nerite_cache::ResponseCache;
 use nerite_engine::{CheckedTensors, Engine, Prefix, Tensors};
 use nerite_memory::{Buffer, Extent, Reason, Slot};
 use nerite_request::{
-    AdmittedRequest, Cancel, InferResponse, Parameters, Peer, Reply, Response, Sequence, Status, Wanted,
+    AdmittedRequest, Cancel, InferResponse, Parameters, Peer, Recycled, Reply, Response, Sequence, Status, Wanted,
 };
 use nerite_shm::{OwnedRegion, Registry};
 use nerite_tensor::{DataType, Shape};
@@ -80,7 +80,13 @@ fn server_of(name: &str, more: &str) -> Server {
 
 impl Server {
     /// The model's answer to a request of that user, or of a client that is not identified.
-    fn infer(&self, user: Option<u32>, data: Buffer, place: Option<Slot>, id: &str) -> Result<InferResponse, Status> {
+    fn infer(
+        &self,
+        user: Option<u32>,
+        data: Buffer,
+        place: Option<Slot>,
+        id: &str,
+    ) -> Result<Recycled<InferResponse>, Status> {
         self.begin(user, data, place, id).recv().unwrap()
     }
 
@@ -91,7 +97,7 @@ impl Server {
         data: Buffer,
         place: Option<Slot>,
         id: &str,
-    ) -> mpsc::Receiver<Result<InferResponse, Status>> {
+    ) -> mpsc::Receiver<Result<Recycled<InferResponse>, Status>> {
         let (reply, from) = one_reply();
         self.begin_with(user, data, place, id, reply);
         from

@@ -11,8 +11,8 @@ use nerite_backend::{Job, Meter, Models, Times};
 use nerite_locks::Mutex;
 use nerite_memory::Slot;
 use nerite_request::{
-    Cancel, Code, Deliver, InferResponse, InputMemory, Name, Output, Parameters, PeerAccount, PlaceQuery, Reply,
-    Request, RequestTrace, Response, ResponsePermit, ResponseWindow, Sequence, Status, Wanted,
+    Cancel, Code, Deliver, InferResponse, InputMemory, Name, Output, Parameters, PeerAccount, PlaceQuery, Recycled,
+    Reply, Request, RequestTrace, Response, ResponsePermit, ResponseWindow, Sequence, Status, Wanted,
 };
 use nerite_tensor::Tensor;
 
@@ -65,10 +65,9 @@ struct State {
     times: Times,
 }
 
-#[expect(clippy::large_enum_variant, reason = "it is handled at once, and nearly all are answers")]
 enum Event {
     /// A step answered.
-    Answered { branch: Branch, step: usize, answer: InferResponse, is_last: bool, is_only: bool },
+    Answered { branch: Branch, step: usize, answer: Recycled<InferResponse>, is_last: bool, is_only: bool },
     /// A step ended without another answer.
     Ended { branch: Branch, step: usize },
     /// A step failed, or the client went away.
@@ -196,12 +195,12 @@ impl Run {
     /// Applies an event, which may end the request.
     fn apply(&self, state: &mut State, event: Event) -> Option<Failure> {
         match event {
-            Event::Answered { branch, step, answer, is_last, is_only } => {
+            Event::Answered { branch, step, mut answer, is_last, is_only } => {
                 if is_last {
                     state.running.remove(&(branch, step));
                 }
                 state.sequence.take_over(&answer.parameters);
-                let outputs = self.positioned(step, answer.outputs, answer.permit.as_ref());
+                let outputs = self.positioned(step, std::mem::take(&mut answer.outputs), answer.permit.as_ref());
                 if let Some(flow) = &mut state.flow {
                     flow.answered(branch, step, outputs, is_last, is_only);
                 }

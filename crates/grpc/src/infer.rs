@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nerite_api::{Admission, Protocol, Sending, Target, TraceClock, UnderWay, aside};
-use nerite_request::{InferRequest, InferResponse};
+use nerite_request::{InferRequest, InferResponse, Recycled};
 use nerite_wire::proto::{Chain, Chunks, InferMessage, encode_unary};
 
 use crate::compress::Compression;
@@ -34,7 +34,7 @@ pub(crate) async fn model_infer(
         Read::Done(admission, infer_request) => (admission, infer_request),
         Read::Waits(waits) => Box::pin(waits.up(server, &under_way)).await?,
     };
-    let (infer_request, sending) = Sending::of(infer_request, Protocol::Grpc);
+    let sending = Sending::of(&infer_request, Protocol::Grpc);
     let response =
         Sending::begins_with(sending.as_ref(), server.api.infer_holding(admission, infer_request, charge).await)?;
     let chunks = if copies_little(&response) {
@@ -59,16 +59,15 @@ pub(crate) fn sent_by(mut chunks: Chunks, sending: Option<Sending>) -> Chunks {
 }
 
 /// A request that was decoded.
-#[expect(clippy::large_enum_variant, reason = "a box would be an allocation for every request")]
 enum Read {
-    Done(Admission, InferRequest),
+    Done(Admission, Recycled<InferRequest>),
     /// The model is not loaded yet.
     Waits(Box<Waits>),
 }
 
 /// A request that waits until its model is loaded on demand.
 struct Waits {
-    message: InferMessage,
+    message: Recycled<InferMessage>,
     forwarded: Forwarded,
     clock: TraceClock,
 }
@@ -79,7 +78,7 @@ impl Waits {
         self: Box<Self>,
         server: &ServerState,
         under_way: &UnderWay,
-    ) -> Result<(Admission, InferRequest), Failure> {
+    ) -> Result<(Admission, Recycled<InferRequest>), Failure> {
         let Waits { message, forwarded, clock } = *self;
         server.api.wait_for_model(&message.model).await?;
         let admission = server.api.admit(under_way.again(), target(&message.model, &message.version), None)?;
@@ -117,9 +116,9 @@ fn read(
 fn traced(
     server: &ServerState,
     forwarded: &Forwarded,
-    message: InferMessage,
+    message: Recycled<InferMessage>,
     clock: TraceClock,
-) -> Result<InferRequest, Failure> {
+) -> Result<Recycled<InferRequest>, Failure> {
     let mut infer_request = to_infer_request(&server.api, forwarded, message)?;
     server.api.trace(&mut infer_request, Protocol::Grpc, clock, || forwarded.parent());
     Ok(infer_request)

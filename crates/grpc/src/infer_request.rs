@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, HeaderValue};
 use nerite_api::{Api, Protocol, Status, TraceContext};
-use nerite_request::{InferRequest, Parameter, Parameters};
+use nerite_request::{InferRequest, Parameter, Parameters, Recycled};
 use nerite_wire::proto::{InferMessage, wrong_datatype};
 
 /// What a call's metadata says of its requests. Mostly nothing: it is in a box, so that the future of a call stays small.
@@ -21,8 +21,8 @@ struct Selected {
 pub(crate) fn to_infer_request(
     api: &Api,
     forwarded: &Forwarded,
-    message: InferMessage,
-) -> Result<InferRequest, Status> {
+    mut message: Recycled<InferMessage>,
+) -> Result<Recycled<InferRequest>, Status> {
     if let Some(input) = message.input_of_unknown_datatype() {
         let report = api.model_report(&message.model, &message.version)?;
         if let Some(tensor) = report.inputs.iter().find(|tensor| tensor.name == input) {
@@ -30,7 +30,7 @@ pub(crate) fn to_infer_request(
             return Err(wrong_datatype(&message.id, &message.model, input, &expected));
         }
     }
-    message.into_infer_request(|parameters| forwarded.add_to(parameters))
+    message.take_infer_request(|parameters| forwarded.add_to(parameters))
 }
 
 impl Forwarded {

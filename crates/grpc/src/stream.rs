@@ -23,7 +23,7 @@ use http_body::Frame;
 use nerite_api::{Admission, Api, Category, Protocol, Sending, Target, TraceClock, aside, codes};
 use nerite_budget::Charge;
 use nerite_listen::Awaited;
-use nerite_request::{Cancel, InferRequest, InferResponse, Response, Status};
+use nerite_request::{Cancel, InferRequest, InferResponse, Recycled, Response, Status};
 use nerite_wire::proto::{Chunks, InferMessage, StreamStatus, encode_stream};
 
 use crate::begun::Begun;
@@ -83,7 +83,7 @@ enum WorkDone {
 struct Incoming {
     item: Arc<Item>,
     admission: Result<Admission, Status>,
-    infer_request: Result<InferRequest, Status>,
+    infer_request: Result<Recycled<InferRequest>, Status>,
     /// Charge for the request.
     charge: Charge,
     /// Whether it has waited for its model.
@@ -333,7 +333,7 @@ impl StreamBody {
         let encoded = match response {
             order::StreamAnswer::Refused(refusal)
             | order::StreamAnswer::Response(Response::Failed { error: refusal, refused: true, .. }) => {
-                encode_error(InferResponse { id: item.id.clone(), ..InferResponse::default() }, &refusal, None)
+                encode_error(InferResponse { id: item.id.clone(), ..InferResponse::default() }.into(), &refusal, None)
             }
             order::StreamAnswer::Response(response) => {
                 let last = response.is_last();
@@ -413,6 +413,6 @@ impl Drop for StreamBody {
     }
 }
 
-fn encode_error(response: InferResponse, error: &Status, last: Option<bool>) -> Result<Chunks, Status> {
+fn encode_error(response: Recycled<InferResponse>, error: &Status, last: Option<bool>) -> Result<Chunks, Status> {
     encode_stream(response, StreamStatus { error: &error.message, last })
 }

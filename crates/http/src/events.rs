@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use nerite_api::aside;
 use nerite_budget::{Charge, paid};
-use nerite_request::{Cancel, InferResponse, Response, Status};
+use nerite_request::{Cancel, InferResponse, Recycled, Response, Status};
 use nerite_wire::json::{write_error, write_flat};
 use tokio::sync::mpsc;
 
@@ -15,7 +15,7 @@ use crate::error_text::cut;
 use crate::limits::INLINE_WORK_BYTES_MAX;
 
 /// The content of a response.
-pub type Content = Result<InferResponse, Status>;
+pub type Content = Result<Recycled<InferResponse>, Status>;
 
 /// The responses of one request as they come. Dropped before the last, it cancels the request.
 #[derive(Debug)]
@@ -149,7 +149,9 @@ mod tests {
     #[test]
     fn each_response_is_an_event_up_to_the_last_and_an_unfinished_request_is_cancelled() {
         let made = |model: &str| {
-            Response::Part(InferResponse { model: model.into(), version: "1".into(), ..InferResponse::default() })
+            Response::Part(
+                InferResponse { model: model.into(), version: "1".into(), ..InferResponse::default() }.into(),
+            )
         };
         let text = |model: &str| format!("data: {{\"model_name\":\"{model}\",\"model_version\":\"1\"}}\n\n");
         let last = || Response::End;

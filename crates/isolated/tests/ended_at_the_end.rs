@@ -15,7 +15,9 @@ use nerite_backend::identity::Identity;
 use nerite_backend::{Batch, Instance, InstanceSpec, Job, Meter, ModelVersion, Outcome, RequestTimes, Runtime, Times};
 use nerite_isolated::{Isolated, Starter, work};
 use nerite_memory::Buffer;
-use nerite_request::{AdmittedRequest, Cancel, Code, ExactlyOne, InferResponse, Name, Parameters, Reply, Sequence};
+use nerite_request::{
+    AdmittedRequest, Cancel, Code, ExactlyOne, InferResponse, Name, Parameters, Recycled, Reply, Sequence,
+};
 use nerite_request::{Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
@@ -29,7 +31,7 @@ const GOES_MS: u64 = 1200;
 const AROUND_MS: u64 = 10;
 const MUCH_MS: u64 = 1000;
 
-type Answers = Arc<Mutex<Vec<Result<InferResponse, Status>>>>;
+type Answers = Arc<Mutex<Vec<Result<Recycled<InferResponse>, Status>>>>;
 
 struct NoMeter;
 

@@ -18,7 +18,7 @@ use nerite_isolated::{Isolated, Starter, work};
 use nerite_memory::{Buffer, Extent, Reason, copied_bytes};
 use nerite_onnx::Embedded;
 use nerite_ort::{OnnxRuntime, find_library};
-use nerite_request::{Code, InferResponse, Status, Wanted};
+use nerite_request::{Code, InferResponse, Recycled, Status, Wanted};
 use nerite_shm::{Options, OwnedRegion, Registry};
 use nerite_tensor::{DataType, Shape, Tensor, strings};
 
@@ -123,7 +123,7 @@ fn wanted(names: &[&str]) -> Vec<Wanted> {
     names.iter().map(|name| Wanted { name: (*name).into(), slot: None }).collect()
 }
 
-fn echo(instance: &mut dyn Instance, values: &[i32]) -> Result<InferResponse, Status> {
+fn echo(instance: &mut dyn Instance, values: &[i32]) -> Result<Recycled<InferResponse>, Status> {
     infer(vec![ints("x", &[values.len() as i64], values)], wanted(&["y"]), |batch| instance.run(batch))
 }
 
@@ -311,7 +311,7 @@ impl RegionFixture {
         }
     }
 
-    fn infer(&self, instance: &mut dyn Instance) -> Result<InferResponse, Status> {
+    fn infer(&self, instance: &mut dyn Instance) -> Result<Recycled<InferResponse>, Status> {
         let input = |name: &str, at| {
             let data = self.registry.locate("r", at, PAGE as u64).unwrap().into_buffer();
             Tensor { name: name.into(), datatype: DataType::Int32, shape: Shape::from_slice(&[64, 16]), data }
@@ -344,7 +344,7 @@ fn a_region_is_read_and_written_where_it_lies() {
         assert!(response.outputs[0].placed);
         let sum = fixture.mine.buffer(Extent::new(2 * PAGE, PAGE, 3 * PAGE).unwrap());
         assert_eq!(sum.cells::<i32>().unwrap().to_vec(), [42; 1024]);
-        drop(response.outputs);
+        drop(response);
         assert!(maps_of(only_child()).contains(&fixture.object()));
         fixture.registry.unregister_system("r").unwrap();
         while maps_of(only_child()).contains(&fixture.object()) {

@@ -9,7 +9,7 @@ use nerite_backend::{Instance, InstanceSpec, LoadContext, Runtime};
 use nerite_config::ModelConfig;
 use nerite_memory::{Buffer, Number, Slot};
 use nerite_onnx::Embedded;
-use nerite_request::{Code, InferResponse, Status, Wanted};
+use nerite_request::{Code, InferResponse, Recycled, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 /// As in the server. Without it, a shortage of memory ends the process.
@@ -41,7 +41,12 @@ fn doubles(name: &str, values: &[f64]) -> Tensor {
     tensor(name, DataType::Fp64, &[values.len() as i64], values)
 }
 
-fn infer(graph: &str, inputs: Vec<Tensor>, output: &str, slot: Option<Slot>) -> Result<InferResponse, Status> {
+fn infer(
+    graph: &str,
+    inputs: Vec<Tensor>,
+    output: &str,
+    slot: Option<Slot>,
+) -> Result<Recycled<InferResponse>, Status> {
     let model = Embedded.load(&loading(graph, 0)).unwrap();
     let mut instance = model.instance(&InstanceSpec::default()).unwrap();
     infer_on(&mut *instance, inputs, output, slot)
@@ -52,7 +57,7 @@ fn infer_on(
     inputs: Vec<Tensor>,
     output: &str,
     slot: Option<Slot>,
-) -> Result<InferResponse, Status> {
+) -> Result<Recycled<InferResponse>, Status> {
     let wanted = vec![Wanted { name: output.into(), slot }];
     conformance::infer(inputs, wanted, |batch| instance.run(batch))
 }
@@ -356,7 +361,7 @@ fn what_replaces_an_initializer_is_audited_as_an_input() {
     let mut instance = Embedded.load(&context).unwrap().instance(&InstanceSpec::default()).unwrap();
     let mut infer = |inputs: &[Tensor]| infer_on(&mut *instance, inputs.to_vec(), "y", None);
     let most = i64::from(i32::MAX);
-    let sum = |response: InferResponse| response.outputs[0].data.numbers::<i64>().map(<[i64]>::to_vec);
+    let sum = |response: Recycled<InferResponse>| response.outputs[0].data.numbers::<i64>().map(<[i64]>::to_vec);
     assert_eq!(infer(&[longs("x", &[most - 1000])]).map(sum).unwrap(), Some(vec![most]));
     // If a request leaves the input out, its default value counts, otherwise the request's value.
     check_contains(

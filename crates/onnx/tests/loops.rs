@@ -9,7 +9,7 @@ use nerite_backend::Instance;
 use nerite_backend::conformance::{completed_instance, graph_context, infer_cancellable};
 use nerite_memory::{Buffer, Number};
 use nerite_onnx::Embedded;
-use nerite_request::{Cancel, Code, InferResponse, Status, Wanted};
+use nerite_request::{Cancel, Code, InferResponse, Recycled, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 #[global_allocator]
@@ -34,7 +34,7 @@ fn run(
     inputs: Vec<Tensor>,
     wanted: &[&str],
     cancel: &Cancel,
-) -> Option<Result<InferResponse, Status>> {
+) -> Option<Result<Recycled<InferResponse>, Status>> {
     let wanted = wanted.iter().map(|name| Wanted { name: (*name).into(), slot: None }).collect();
     infer_cancellable(instance, inputs, wanted, cancel)
 }

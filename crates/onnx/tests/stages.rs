@@ -10,7 +10,7 @@ use nerite_backend::Instance;
 use nerite_backend::conformance::{completed_instance, graph_context, infer_cancellable};
 use nerite_memory::{Buffer, allocations, exempt_this_thread};
 use nerite_onnx::Embedded;
-use nerite_request::{Cancel, Code, InferResponse, Status, Wanted};
+use nerite_request::{Cancel, Code, InferResponse, Recycled, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 #[global_allocator]
@@ -42,7 +42,7 @@ fn swapping(side: usize) -> Vec<f32> {
     (0..side * side).map(|at| f32::from(u8::from(other(at / side) == at % side))).collect()
 }
 
-fn infer(instance: &mut dyn Instance, side: usize, cancel: &Cancel) -> Result<InferResponse, Status> {
+fn infer(instance: &mut dyn Instance, side: usize, cancel: &Cancel) -> Result<Recycled<InferResponse>, Status> {
     let (shape, data) = (Shape::from_slice(&[side as i64; 2]), Buffer::from_numbers(swapping(side)));
     let x = Tensor { name: "x".into(), datatype: DataType::Fp32, shape, data };
     let wanted = vec![Wanted { name: "y".into(), slot: None }];

@@ -12,7 +12,7 @@ use nerite_backend::conformance::{completed_instance, graph_context, infer};
 use nerite_guard::DIVISIONS_TRAP;
 use nerite_memory::{Buffer, Number};
 use nerite_ort::{OnnxRuntime, find_library};
-use nerite_request::{InferResponse, Wanted};
+use nerite_request::Wanted;
 use nerite_tensor::{DataType, Shape, Tensor};
 
 fn instance(runtime: &OnnxRuntime, graph: &str) -> Box<dyn Instance> {
@@ -66,7 +66,7 @@ fn a_model_that_may_divide_has_threads_of_its_own_and_fails_no_run_of_another() 
         });
         let tries = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             for _ in 0..50 {
-                let answer: InferResponse = infer(request(7), wanted(), |batch| right.run(batch)).unwrap();
+                let answer = infer(request(7), wanted(), |batch| right.run(batch)).unwrap();
                 let remainders = answer.outputs[0].data.numbers::<i32>().unwrap();
                 assert!(remainders.iter().all(|remainder| *remainder == i32::MIN.rem_euclid(7)));
             }

@@ -10,10 +10,10 @@ use nerite_backend::conformance::context;
 use nerite_backend::{Batch, Instance, InstanceSpec, Job, ModelVersion, NoMeter, Runtime};
 use nerite_memory::{Access, Block, Buffer, Extent, Place, Reason, Slot, copied_bytes};
 use nerite_ort::{OnnxRuntime, find_library};
-use nerite_request::{AdmittedRequest, Cancel, InferResponse, Parameters, Reply, Sequence, Status, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, InferResponse, Parameters, Recycled, Reply, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
-type Seen = Arc<Mutex<Vec<Result<InferResponse, Status>>>>;
+type Seen = Arc<Mutex<Vec<Result<Recycled<InferResponse>, Status>>>>;
 
 fn job(seen: &Seen, rows: i64, inputs: [Buffer; 2], slots: [Option<Slot>; 2]) -> Job {
     let seen = Arc::clone(seen);

@@ -18,7 +18,7 @@ use nerite_config::proto::model_instance_group::Kind;
 use nerite_cuda::{DeviceMemory, Driver};
 use nerite_memory::{Buffer, Extent, HeapStaging, Reason, Slot, copied_bytes};
 use nerite_ort::{OnnxRuntime, find_library};
-use nerite_request::{InferResponse, Status, Wanted};
+use nerite_request::{InferResponse, Recycled, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor, strings};
 
 /// Copies are counted for the whole process, so only one test runs at a time.
@@ -97,7 +97,11 @@ fn check(graph: &str, inputs: &[Tensor], outputs: &[Tensor], crossed: [u64; 2]) 
     }
 }
 
-fn infer(instance: &mut dyn Instance, inputs: &[Tensor], outputs: &[Tensor]) -> Result<InferResponse, Status> {
+fn infer(
+    instance: &mut dyn Instance,
+    inputs: &[Tensor],
+    outputs: &[Tensor],
+) -> Result<Recycled<InferResponse>, Status> {
     // Larger than needed, like memory of clients that do not know the size.
     let place = |output: &Tensor| on_device(output.data.len() + 8).slot(Extent::whole(output.data.len() + 8));
     let wanted = outputs.iter().map(|out| Wanted { name: out.name.clone(), slot: Some(place(out)) }).collect();

@@ -10,7 +10,7 @@ use nerite_backend::{InstanceSpec, LoadContext, Runtime};
 use nerite_guard::DIVISIONS_TRAP;
 use nerite_memory::{Buffer, Slot};
 use nerite_ort::{OnnxRuntime, OpenError, find_library};
-use nerite_request::{InferResponse, Status, Wanted};
+use nerite_request::{InferResponse, Recycled, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor, strings};
 
 fn runtime() -> Option<OnnxRuntime> {
@@ -59,7 +59,7 @@ fn infer(
     graph: &str,
     inputs: Vec<Tensor>,
     wanted: &[(&str, Option<usize>)],
-) -> Result<InferResponse, Status> {
+) -> Result<Recycled<InferResponse>, Status> {
     let model = runtime.load(&loading(runtime, graph, 0)).unwrap();
     let mut instance = model.instance(&InstanceSpec::default()).unwrap();
     let wanted = wanted.iter().map(|(name, len)| Wanted { name: (*name).into(), slot: len.map(Slot::heap) }).collect();

@@ -12,7 +12,7 @@ use nerite_config::ModelConfig;
 use nerite_guard::DIVISIONS_TRAP;
 use nerite_memory::{Buffer, Number};
 use nerite_ort::{OnnxRuntime, find_library};
-use nerite_request::{Cancel, Code, InferResponse, Status, Wanted};
+use nerite_request::{Cancel, Code, InferResponse, Recycled, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 /// So many rounds take hours.
@@ -67,7 +67,7 @@ fn a_division_without_a_result_fails_no_run_beside_it() {
         });
         let tries = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             for _ in 0..100 {
-                let answer: InferResponse = infer(request(7), wanted("y"), |batch| right.run(batch)).unwrap();
+                let answer = infer(request(7), wanted("y"), |batch| right.run(batch)).unwrap();
                 let remainders = answer.outputs[0].data.numbers::<i32>().unwrap();
                 assert!(remainders.iter().all(|remainder| *remainder == i32::MIN.rem_euclid(7)));
             }
@@ -78,7 +78,7 @@ fn a_division_without_a_result_fails_no_run_beside_it() {
 }
 
 /// Runs `rounds` and returns the answer, or `None` if there is none after ten seconds.
-fn run(instance: &mut dyn Instance, rounds: i64, cancel: &Cancel) -> Option<Result<InferResponse, Status>> {
+fn run(instance: &mut dyn Instance, rounds: i64, cancel: &Cancel) -> Option<Result<Recycled<InferResponse>, Status>> {
     let inputs = vec![
         tensor("x", DataType::Fp32, &[2], vec![1.0f32, 2.0]),
         tensor("rounds", DataType::Int64, &[1], vec![rounds]),

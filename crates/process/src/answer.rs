@@ -294,7 +294,7 @@ mod tests {
 
     use nerite_backend::Times;
     use nerite_memory::{Access, Slot, copied_bytes};
-    use nerite_request::{Code, Deliver, InferResponse, Parameter, Reply, Response as Given, Wanted};
+    use nerite_request::{Code, Deliver, InferResponse, Parameter, Recycled, Reply, Response as Given, Wanted};
     use nerite_shm::{LeaseLimits, Pools};
     use serde_json::{Value, json};
 
@@ -304,7 +304,7 @@ mod tests {
     use crate::words::code_word;
 
     /// Settles `response`, in which `"S"` means the segment of the output's place.
-    fn settled(slot: Option<Slot>, known: Option<usize>, response: &Value) -> (Ended, InferResponse) {
+    fn settled(slot: Option<Slot>, known: Option<usize>, response: &Value) -> (Ended, Recycled<InferResponse>) {
         settled_through(|reply| reply, slot, known, response)
     }
 
@@ -314,7 +314,7 @@ mod tests {
         slot: Option<Slot>,
         known: Option<usize>,
         response: &Value,
-    ) -> (Ended, InferResponse) {
+    ) -> (Ended, Recycled<InferResponse>) {
         let (shares, blocks) = nobody();
         let seen = Arc::new(Mutex::new(None));
         let into = Arc::clone(&seen);

@@ -12,7 +12,7 @@ use nerite_backend::{Instance, InstanceSpec, LoadContext, Runtime};
 use nerite_config::ModelConfig;
 use nerite_memory::{Buffer, Extent, Reason, Slot, copied_bytes};
 use nerite_python::Python;
-use nerite_request::{Code, InferResponse, Status, Wanted};
+use nerite_request::{Code, InferResponse, Recycled, Status, Wanted};
 use nerite_shm::{Options, OwnedRegion, Registry};
 use nerite_tensor::{DataType, Shape, Tensor};
 
@@ -65,7 +65,7 @@ fn case(a: &[i32], b: &[i32]) -> Case {
     }
 }
 
-fn sum(instance: &mut dyn Instance, a: &[i32]) -> Result<InferResponse, Status> {
+fn sum(instance: &mut dyn Instance, a: &[i32]) -> Result<Recycled<InferResponse>, Status> {
     let wanted = vec![Wanted { name: "SUM".into(), slot: None }];
     infer(vec![ints("A", a), ints("B", &vec![0; a.len()])], wanted, |batch| instance.run(batch))
 }
@@ -129,7 +129,7 @@ fn a_process_that_dies_fails_only_its_request() {
 }
 
 /// Begins a run with a short time limit, as a front thread does, and ends it as a worker would.
-fn begin(instance: &mut dyn Instance, a: i32, done_at_once: bool) -> Result<InferResponse, Status> {
+fn begin(instance: &mut dyn Instance, a: i32, done_at_once: bool) -> Result<Recycled<InferResponse>, Status> {
     let wanted = vec![Wanted { name: "SUM".into(), slot: None }];
     infer(vec![ints("A", &[a]), ints("B", &[0])], wanted, |batch| {
         let done = instance.begin(batch, Duration::from_micros(250));
@@ -237,7 +237,7 @@ impl RegionFixture {
         }
     }
 
-    fn infer(&self, instance: &mut dyn Instance) -> Result<InferResponse, Status> {
+    fn infer(&self, instance: &mut dyn Instance) -> Result<Recycled<InferResponse>, Status> {
         let input = |name: &str, at| {
             let data = self.registry.locate("r", at, PAGE as u64).unwrap().into_buffer();
             Tensor { name: name.into(), datatype: DataType::Int32, shape: Shape::from_slice(&[1024]), data }
@@ -263,7 +263,7 @@ fn a_region_is_read_and_written_where_it_lies() {
         assert!(response.outputs[0].placed);
         let sum = fixture.mine.buffer(Extent::new(2 * PAGE, PAGE, 3 * PAGE).unwrap());
         assert_eq!(sum.cells::<i32>().unwrap().to_vec(), [42; 1024]);
-        drop(response.outputs);
+        drop(response);
         let process = process(&mut *instance);
         assert!(maps_of(process).contains(&fixture.object()));
         fixture.registry.unregister_system("r").unwrap();

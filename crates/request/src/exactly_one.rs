@@ -1,11 +1,11 @@
 //! What does a caller get that can take only one response?
 
-use crate::{InferResponse, Response, Status};
+use crate::{InferResponse, Recycled, Response, Status};
 
 /// Collects the responses of one request for a caller that wants exactly one.
 #[derive(Debug, Default)]
 pub struct ExactlyOne {
-    first: Option<Result<InferResponse, Status>>,
+    first: Option<Result<Recycled<InferResponse>, Status>>,
     count: usize,
 }
 
@@ -21,7 +21,7 @@ pub struct NotOne {
 impl ExactlyOne {
     /// Takes the next response. Returns `Some` with the last one: the only response, or an error if it was not the only
     /// one.
-    pub fn take(&mut self, response: Response) -> Option<Result<Result<InferResponse, Status>, NotOne>> {
+    pub fn take(&mut self, response: Response) -> Option<Result<Result<Recycled<InferResponse>, Status>, NotOne>> {
         let is_last = response.is_last();
         if let Some(content) = response.into_content() {
             self.count += 1;
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn one_response_is_one_wherever_the_end_is_said() {
-        let (part, last) = (|| Response::Part(InferResponse::default()), || Response::Final(InferResponse::default()));
+        let (part, last) = (|| Response::Part(Recycled::new()), || Response::Final(Recycled::new()));
         let failed = |more| Response::Failed { error: Status::internal("no"), more, refused: false, permit: None };
         check(vec![last()], Ok(Ok(())));
         check(vec![part(), Response::End], Ok(Ok(())));

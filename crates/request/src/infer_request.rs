@@ -1,13 +1,20 @@
 //! What does a client's request contain before it is checked?
 
+use std::cell::RefCell;
 use std::sync::Arc;
+use std::thread::LocalKey;
 
 use nerite_memory::Buffer;
 use nerite_tensor::{DataType, Name, Shape};
 use smallvec::SmallVec;
 
 use crate::limits::INLINE_WORK_BYTES_MAX;
-use crate::{Parameters, RegionRef, RequestTrace, SessionRef};
+use crate::recycled::{FreeList, clear_list};
+use crate::{Parameters, Recycle, RegionRef, RequestTrace, SessionRef};
+
+thread_local! {
+    static FREE: FreeList<InferRequest> = const { RefCell::new(Vec::new()) };
+}
 
 /// An inference request as `wire` read it. Its syntax was checked, but its names were not.
 #[derive(Clone, Debug, Default)]
@@ -28,8 +35,8 @@ pub struct InferRequest {
     pub parameters: Parameters,
     /// Input tensors in the client's order.
     pub inputs: Vec<InferInput>,
-    /// The whole body of a raw binary HTTP request. The model's configuration names its one input, and `inputs` is empty. It is rare, and in a box
-    /// because requests are copied from future to future.
+    /// The whole body of a raw binary HTTP request. The model's configuration names its one input, and `inputs` is empty. In a box, because it is
+    /// rare.
     pub raw_input: Option<Box<Buffer>>,
     /// The outputs wanted; empty for all.
     pub outputs: RequestedOutputs,
@@ -56,6 +63,38 @@ impl InferRequest {
         let strings = self.inputs.iter().filter(|input| input.datatype == DataType::Bytes);
         let strings = strings.fold(0u64, |all, input| all.saturating_add(input.source.byte_size()));
         strings.saturating_add(raw as u64) <= INLINE_WORK_BYTES_MAX as u64
+    }
+}
+
+impl Recycle for InferRequest {
+    fn clear(&mut self) {
+        let InferRequest {
+            model,
+            version,
+            id,
+            priority,
+            timeout_us,
+            sequence,
+            parameters,
+            inputs,
+            raw_input,
+            outputs,
+            empty_final,
+            trace,
+        } = self;
+        for name in [model, version, id] {
+            *name = Name::default();
+        }
+        (*priority, *timeout_us, *empty_final) = (0, 0, false);
+        *sequence = Sequence::default();
+        *parameters = Parameters::new();
+        *inputs = Vec::new();
+        clear_list(outputs);
+        (*raw_input, *trace) = (None, None);
+    }
+
+    fn free_list() -> &'static LocalKey<FreeList<InferRequest>> {
+        &FREE
     }
 }
 

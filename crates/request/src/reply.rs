@@ -282,6 +282,12 @@ impl Reply {
     }
 }
 
+impl Default for Reply {
+    fn default() -> Reply {
+        Reply::closed()
+    }
+}
+
 impl Drop for Reply {
     fn drop(&mut self) {
         if !self.is_closed() {
@@ -310,7 +316,7 @@ mod tests {
     use std::sync::{Arc, Mutex, PoisonError};
 
     use super::*;
-    use crate::InferResponse;
+    use crate::Recycled;
 
     #[track_caller]
     fn check(act: impl FnOnce(Reply), expected: &str) {
@@ -344,7 +350,7 @@ mod tests {
             Reply::numbered(Numbered { to, number }, Counted::one(&all))
         };
         let (mut one, two) = (reply(1), reply(2));
-        one.send(Response::Part(InferResponse::default()));
+        one.send(Response::Part(Recycled::new()));
         assert_eq!(all.load(Ordering::Relaxed), 2);
         drop(two);
         one.send(Response::End);
@@ -354,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_dropped_reply_is_an_error_and_an_answered_one_is_silent() {
-        let (part, last) = (|| Response::Part(InferResponse::default()), || Response::Final(InferResponse::default()));
+        let (part, last) = (|| Response::Part(Recycled::new()), || Response::Final(Recycled::new()));
         check(drop, "failed");
         check(|mut reply| reply.send(last()), "final");
         check(|mut reply| reply.send(Response::End), "end");

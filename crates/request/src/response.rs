@@ -1,20 +1,27 @@
 //! What comes back from a model?
 
+use std::cell::RefCell;
 use std::sync::Arc;
+use std::thread::LocalKey;
 
 use nerite_memory::Buffer;
 use nerite_tensor::{DataType, Name, Shape};
 use smallvec::SmallVec;
 
-use crate::{LeaseNotice, Parameters, ResponsePermit, Status};
+use crate::recycled::{FreeList, clear_list};
+use crate::{LeaseNotice, Parameters, Recycle, Recycled, ResponsePermit, Status};
+
+thread_local! {
+    static FREE: FreeList<InferResponse> = const { RefCell::new(Vec::new()) };
+}
 
 /// One response to a request. Most models send one; decoupled models send as many as they like.
 #[derive(Clone, Debug)]
 pub enum Response {
     /// Tensors; more responses follow.
-    Part(InferResponse),
+    Part(Recycled<InferResponse>),
     /// Tensors, and nothing after them.
-    Final(InferResponse),
+    Final(Recycled<InferResponse>),
     /// Nothing follows what was sent before.
     End,
     /// An error in the place of tensors.
@@ -94,7 +101,7 @@ impl Response {
     }
 
     /// Its tensors or its error; `None` for an end, which has neither.
-    pub fn into_content(self) -> Option<Result<InferResponse, Status>> {
+    pub fn into_content(self) -> Option<Result<Recycled<InferResponse>, Status>> {
         match self {
             Response::Part(tensors) | Response::Final(tensors) => Some(Ok(tensors)),
             Response::Failed { error, .. } => Some(Err(error)),
@@ -125,5 +132,22 @@ impl InferResponse {
     pub fn inline_bytes(&self) -> usize {
         let tensors = self.outputs.iter().filter(|output| !output.placed).map(|output| output.data.len());
         tensors.sum::<usize>() + self.id.len()
+    }
+}
+
+impl Recycle for InferResponse {
+    fn clear(&mut self) {
+        let InferResponse { model, version, id, parameters, outputs, lease_notices, permit } = self;
+        for name in [model, version, id] {
+            *name = Name::default();
+        }
+        *parameters = Parameters::new();
+        clear_list(outputs);
+        *lease_notices = Vec::new();
+        *permit = None;
+    }
+
+    fn free_list() -> &'static LocalKey<FreeList<InferResponse>> {
+        &FREE
     }
 }

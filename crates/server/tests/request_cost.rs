@@ -159,10 +159,10 @@ fn check(protocol: &str, case: Case<'_>, found: Cost, allocations_max: f64, lock
     for (line, times) in &found.locks {
         println!("    {times:5.2} {line}");
     }
-    // Where the machine is slow or busy, runs of this build are not quick, and a worker's run is two allocations more. One of them is for the
-    // place of the request's parts: the thread that ends a request keeps it for requests that begin there.
+    // Where the machine is slow or busy, runs of this build are not quick, and a worker's run is up to three allocations more. Two of them are for
+    // the boxes of the request's parts and of its response: the thread that drops them keeps them for requests that begin there.
     assert!(
-        allocations - 2.0 * on_workers <= allocations_max,
+        allocations - 3.0 * on_workers <= allocations_max,
         "{protocol}, {}: {allocations} allocations per request, {on_workers} of the requests ran on workers",
         case.0
     );

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nerite_api::{Admission, Api, Target, aside};
-use nerite_request::Status;
+use nerite_request::{Recycled, Status};
 use nerite_wire::proto::session::v1;
 use nerite_wire::proto::{Chain, InferMessage, Malformed};
 
@@ -58,11 +58,13 @@ impl Session {
     }
 
     async fn start(&self, id: u64, begun: BegunInference, admitted: Result<Admission, Status>) -> Result<(), Status> {
-        let BegunInference { message, leased_outputs, cancel } = begun;
+        let BegunInference { mut message, leased_outputs, cancel } = begun;
         let (in_flight, route) = (Arc::clone(&self.in_flight), AnswerRoute::Direct(Arc::clone(&self.outbox)));
         let answers = Answers { in_flight, route, expected: Expected::NONE };
         let sink = move |response, placed| answers.send(id, response, placed);
-        let admitted = admitted.and_then(|admission| Ok((admission, message.into_infer_request(|_| Ok(()))?)));
+        let admitted = admitted.and_then(|admission| Ok((admission, message.take_infer_request(|_| Ok(()))?)));
+        // The memory that its budget reserved is free again.
+        drop(message);
         let started = match admitted {
             Err(refused) => Err(refused),
             Ok((admission, infer_request)) if infer_request.is_light() => {
@@ -86,7 +88,7 @@ impl Session {
 }
 
 /// Decodes the request inside a packet. What it says of its tensors is not checked yet.
-pub(crate) fn read(request: Bytes, api: &Api) -> Result<InferMessage, Status> {
+pub(crate) fn read(request: Bytes, api: &Api) -> Result<Recycled<InferMessage>, Status> {
     let tensors_max = |model: &str, version: &str| api.tensors_max(Target::of_any(model, version)).map_err(NotRead);
     let message = InferMessage::read_for(&Chain::from(request), tensors_max).map_err(|NotRead(status)| status)?;
     api.note_inference(&message.model, &message.version, &message.id);

@@ -68,8 +68,9 @@ impl Session {
     }
 
     async fn add_prepared(&mut self, preparation: Preparation, admission: Admission) -> Result<CallOutcome, Status> {
-        let Preparation { message, leased_outputs, expected, bytes } = preparation;
-        let request = message.into_infer_request(|_| Ok(()))?;
+        let Preparation { mut message, leased_outputs, expected, bytes } = preparation;
+        let request = message.take_infer_request(|_| Ok(()))?;
+        drop(message);
         let charge = self.api.account().charge(bytes);
         let request = if request.is_light() {
             self.scope.prepare(&admission, request, leased_outputs)?

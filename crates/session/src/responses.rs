@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nerite_api::OutputLease;
-use nerite_request::{DeliverNumbered, InferResponse, Response, ResponsePermit, Status};
+use nerite_request::{DeliverNumbered, InferResponse, Recycled, Response, ResponsePermit, Status};
 use nerite_wire::proto::ExpectedResponse;
 use nerite_wire::proto::session::{CalledPacket, encode_answer, encode_inference, v1};
 
@@ -111,7 +111,12 @@ impl DeliverNumbered for Answers {
     }
 }
 
-fn encode(id: u64, more: bool, response: InferResponse, mut placed: Vec<OutputLease>) -> Result<Packet, Status> {
+fn encode(
+    id: u64,
+    more: bool,
+    response: Recycled<InferResponse>,
+    mut placed: Vec<OutputLease>,
+) -> Result<Packet, Status> {
     let messages: Vec<_> = placed.iter().map(placed_message).collect();
     let encoded = encode_inference(id, more, response, &messages);
     let encoded = match encoded {

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use nerite_api::Api;
 use nerite_budget::Charge;
-use nerite_request::{Cancel, Status};
+use nerite_request::{Cancel, Recycled, Status};
 use nerite_wire::proto::session::v1;
 use nerite_wire::proto::{ExpectedResponse, InferMessage};
 
@@ -50,14 +50,14 @@ pub(crate) enum RemainingWork {
 
 /// An inference that was decoded, and counts as in flight.
 pub(crate) struct BegunInference {
-    pub(crate) message: InferMessage,
+    pub(crate) message: Recycled<InferMessage>,
     pub(crate) leased_outputs: Vec<String>,
     pub(crate) cancel: Cancel,
 }
 
 /// An inference to prepare, which was decoded.
 pub(crate) struct Preparation {
-    pub(crate) message: InferMessage,
+    pub(crate) message: Recycled<InferMessage>,
     pub(crate) leased_outputs: Vec<String>,
     pub(crate) expected: Option<Arc<ExpectedResponse>>,
     /// The bytes that are charged for it.

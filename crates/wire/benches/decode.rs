@@ -8,8 +8,8 @@ use std::hint::black_box;
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
 use nerite_memory::Buffer;
-use nerite_request::InferRequest;
 use nerite_request::limits::TensorsMax;
+use nerite_request::{InferRequest, Recycled};
 use nerite_wire::json::{InferText, read_infer};
 use nerite_wire::proto::messages::infer_parameter::ParameterChoice;
 use nerite_wire::proto::messages::model_infer_request::{InferInputTensor, InferRequestedOutputTensor};
@@ -28,7 +28,7 @@ const JSON_BINARY: &str = concat!(
     r#""outputs":[{"name":"OUTPUT0","parameters":{"binary_data":true}}]}"#
 );
 
-fn read_json(json: &str, tail: &Buffer) -> InferRequest {
+fn read_json(json: &str, tail: &Buffer) -> Recycled<InferRequest> {
     let text = InferText {
         json: json.as_bytes(),
         tail,
@@ -41,11 +41,11 @@ fn read_json(json: &str, tail: &Buffer) -> InferRequest {
     request
 }
 
-fn read_proto(message: &Bytes) -> InferRequest {
+fn read_proto(message: &Bytes) -> Recycled<InferRequest> {
     let mut chain = Chain::new();
     chain.push(message.clone());
-    let read = InferMessage::read(&chain).expect("prost encoded it");
-    let Ok(request) = read.into_infer_request(|_| Ok(())) else { panic!("a request of this benchmark is refused") };
+    let mut read = InferMessage::read(&chain).expect("prost encoded it");
+    let Ok(request) = read.take_infer_request(|_| Ok(())) else { panic!("a request of this benchmark is refused") };
     request
 }
 

@@ -1,7 +1,7 @@
 //! How do requests and answers look as protobuf?
 //!
 //! ```text
-//!   DATA frames ─ Gather ─► Chain ─ InferMessage::read ─► InferMessage ─ into_infer_request ─► InferRequest
+//!   DATA frames ─ Gather ─► Chain ─ InferMessage::read ─► InferMessage ─ take_infer_request ─► InferRequest
 //!                 pieces                 syntax, no tensor copied          meaning, tensors placed
 //!
 //!   Response ─ encode_unary | encode_stream ─► Chunks: head bytes, tensor, head bytes, tensor, …

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use nerite_request::limits::TensorsMax;
-use nerite_request::{InferRequest, Parameter, Source};
+use nerite_request::{InferRequest, Parameter, Recycled, Source};
 use nerite_tensor::DataType;
 use nerite_wire::proto::messages::infer_parameter::ParameterChoice;
 use nerite_wire::proto::messages::model_infer_request::{InferInputTensor, InferRequestedOutputTensor};
@@ -23,9 +23,9 @@ fn chain(message: &[u8], cuts: &[usize]) -> Chain {
     gather.finish()
 }
 
-fn read(request: &ModelInferRequest, cuts: &[usize]) -> Result<InferRequest, String> {
-    let message = InferMessage::read(&chain(&request.encode_to_vec(), cuts)).unwrap();
-    message.into_infer_request(|_| Ok(())).map_err(|status| status.message)
+fn read(request: &ModelInferRequest, cuts: &[usize]) -> Result<Recycled<InferRequest>, String> {
+    let mut message = InferMessage::read(&chain(&request.encode_to_vec(), cuts)).unwrap();
+    message.take_infer_request(|_| Ok(())).map_err(|status| status.message)
 }
 
 fn parameter(choice: ParameterChoice) -> InferParameter {
@@ -130,8 +130,8 @@ proptest! {
         bytes.extend(vec![0xff; len]);
         bytes.extend([0xc0, 0x3e, 5, 0xc3, 0x3e, 0x08, 1, 0xc4, 0x3e]);
         bytes.extend(request.encode_to_vec());
-        let message = InferMessage::read(&chain(&bytes, &cuts)).unwrap();
-        assert_same(&message.into_infer_request(|_| Ok(())).unwrap(), &request);
+        let mut message = InferMessage::read(&chain(&bytes, &cuts)).unwrap();
+        assert_same(&message.take_infer_request(|_| Ok(())).unwrap(), &request);
     }
 
     #[test]
@@ -147,12 +147,12 @@ proptest! {
         }
         let ours = InferMessage::read(&chain(&bytes, &cuts));
         prop_assert!(ours.is_ok() || ModelInferRequest::decode(bytes.as_slice()).is_err(), "{ours:?}");
-        let _ = ours.map(|message| message.into_infer_request(|_| Ok(())));
+        let _ = ours.map(|mut message| message.take_infer_request(|_| Ok(())));
     }
 
     #[test]
     fn noise_never_panics(bytes in vec(any::<u8>(), 0..400), cuts in vec(any::<usize>(), 0..9)) {
-        let _ = InferMessage::read(&chain(&bytes, &cuts)).map(|message| message.into_infer_request(|_| Ok(())));
+        let _ = InferMessage::read(&chain(&bytes, &cuts)).map(|mut message| message.take_infer_request(|_| Ok(())));
     }
 }
 
@@ -396,8 +396,8 @@ fn a_model_with_more_inputs_accepts_more_if_it_is_named_first() {
         "m" => Ok::<_, Malformed>(TensorsMax::of_model(5000, 1)),
         _ => Err(Malformed::Contents),
     };
-    let read = InferMessage::read_for(&chain(&message, &[]), of_model).unwrap();
-    assert_eq!(read.into_infer_request(|_| Ok(())).unwrap().inputs.len(), 5000);
+    let mut read = InferMessage::read_for(&chain(&message, &[]), of_model).unwrap();
+    assert_eq!(read.take_infer_request(|_| Ok(())).unwrap().inputs.len(), 5000);
     let more = many(5001, 1, 0, 0).encode_to_vec();
     let refused = InferMessage::read_for(&chain(&more, &[]), of_model).map(drop).unwrap_err().to_string();
     assert!(refused.starts_with("a request has at most 5000 inputs, got 5001; "), "{refused}");
@@ -411,6 +411,6 @@ fn the_last_value_of_a_repeated_parameter_counts() {
     let mut bytes = many(0, 0, 1000, 0).encode_to_vec();
     let last = [("n7".to_owned(), parameter(ParameterChoice::Int64Param(7)))].into();
     bytes.extend(ModelInferRequest { parameters: last, ..Default::default() }.encode_to_vec());
-    let infer_request = InferMessage::read(&chain(&bytes, &[])).unwrap().into_infer_request(|_| Ok(())).unwrap();
+    let infer_request = InferMessage::read(&chain(&bytes, &[])).unwrap().take_infer_request(|_| Ok(())).unwrap();
     assert_eq!((infer_request.parameters.len(), infer_request.parameters.get("n7")), (1000, Some(&Parameter::Int(7))));
 }

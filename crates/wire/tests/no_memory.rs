@@ -70,7 +70,7 @@ fn large_messages_are_refused_and_small_ones_are_read() {
     check(read(long.as_bytes()), "what a request says");
     check(read(numbers.as_bytes()), "input 'IN'");
     check(read(inputs.as_bytes()), "what a request says");
-    check(write_answer(texts, &Rendering::all(false)), "the text of output 'OUT' of 4194304 bytes");
+    check(write_answer(texts.into(), &Rendering::all(false)), "the text of output 'OUT' of 4194304 bytes");
     check(write_flat(&strings), "the text of output 'OUT' of 524288 bytes");
     check_proto(contents(InferTensorContents { int64_contents: vec![1; 1 << 16], ..Default::default() }));
     check_proto(contents(InferTensorContents {
@@ -79,7 +79,7 @@ fn large_messages_are_refused_and_small_ones_are_read() {
     }));
     // Small amounts are not reserved.
     read(br#"{"inputs":[{"name":"IN","datatype":"FP64","shape":[2],"data":[1,2]}]}"#).unwrap();
-    write_answer(answer(DataType::Fp32, 4, 16), &Rendering::all(false)).unwrap();
+    write_answer(answer(DataType::Fp32, 4, 16).into(), &Rendering::all(false)).unwrap();
     drop(held);
     read(numbers.as_bytes()).unwrap();
     read(inputs.as_bytes()).unwrap();

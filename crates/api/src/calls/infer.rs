@@ -1,5 +1,6 @@
 //! How does a request become a response?
 
+use std::mem::take;
 use std::sync::Arc;
 
 use nerite_budget::Charge;
@@ -7,7 +8,7 @@ use nerite_engine::CheckedTensors;
 use nerite_request::limits::{STRING_BYTES, STRINGS_UNCHARGED_BYTES};
 use nerite_request::{
     AdmittedRequest, Cancel, ExactlyOne, InferRequest, InferRequestedOutput, InferResponse, Numbered, Parameters,
-    RequestTrace, Response, Sequence, Status,
+    Recycled, RequestTrace, Response, Sequence, Status,
 };
 use nerite_shm::Account;
 use nerite_tensor::Name;
@@ -24,8 +25,8 @@ impl Api {
     /// Runs one request with one response. It may begin before the future is polled. Dropping the future before it is done cancels the request.
     pub fn infer(
         &self,
-        infer_request: InferRequest,
-    ) -> impl Future<Output = Result<InferResponse, Status>> + Send + use<> {
+        infer_request: Recycled<InferRequest>,
+    ) -> impl Future<Output = Result<Recycled<InferResponse>, Status>> + Send + use<> {
         let admission = self.accept(Target::of_any(&infer_request.model, &infer_request.version));
         let begun = admission.map(|admission| self.infer_holding(admission, infer_request, ()));
         async move { begun?.await }
@@ -36,9 +37,9 @@ impl Api {
     pub fn infer_holding<H: Send + 'static>(
         &self,
         admission: Admission,
-        infer_request: InferRequest,
+        infer_request: Recycled<InferRequest>,
         held: H,
-    ) -> impl Future<Output = Result<InferResponse, Status>> + Send + use<H> {
+    ) -> impl Future<Output = Result<Recycled<InferResponse>, Status>> + Send + use<H> {
         let mut held = Some(held);
         let cancel = CancelOnDrop(Cancel::new());
         let (to, from) = oneshot::channel();
@@ -67,14 +68,14 @@ impl Api {
     pub fn begin<S>(
         &self,
         admission: Admission,
-        infer_request: InferRequest,
+        infer_request: Recycled<InferRequest>,
         cancel: Cancel,
         sink: S,
     ) -> impl Future<Output = Result<(), Status>> + Send + use<S>
     where
         S: FnMut(Response) + Send + 'static,
     {
-        // The future keeps no part of the request, because it is copied with the future of its call.
+        // The future keeps no part of the request.
         let begun = if infer_request.is_light() {
             Ok(self.infer_stream(admission, infer_request, cancel, sink))
         } else {
@@ -94,7 +95,7 @@ impl Api {
     pub fn infer_stream(
         &self,
         admission: Admission,
-        infer_request: InferRequest,
+        infer_request: Recycled<InferRequest>,
         cancel: Cancel,
         mut sink: impl FnMut(Response) + Send + 'static,
     ) -> Result<(), Status> {
@@ -106,7 +107,7 @@ impl Api {
     pub(crate) fn submit(
         &self,
         admission: Admission,
-        infer_request: InferRequest,
+        infer_request: Recycled<InferRequest>,
         regions: &dyn Regions,
         own: Option<(&Arc<Account>, Vec<String>)>,
         cancel: Cancel,
@@ -121,15 +122,17 @@ impl Api {
     pub(crate) fn submit_noted(
         &self,
         admission: Admission,
-        mut infer_request: InferRequest,
+        mut infer_request: Recycled<InferRequest>,
         regions: &dyn Regions,
         own: Option<(&Arc<Account>, Vec<String>)>,
         cancel: Cancel,
         sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
     ) -> Result<(), Status> {
         let tensors = admit(&mut infer_request, &admission.model.contract(), regions)?;
-        let outputs = std::mem::take(&mut infer_request.outputs);
-        self.submit_checked(admission, infer_request.into(), (tensors, &outputs), own, cancel, (None, sink))
+        let outputs = take(&mut infer_request.outputs);
+        let head = Head::take_from(&mut infer_request);
+        drop(infer_request);
+        self.submit_checked(admission, head, (tensors, &outputs), own, cancel, (None, sink))
     }
 
     /// As [`Api::submit`], for a request whose tensors were checked. They are passed with the outputs that the client
@@ -199,10 +202,17 @@ pub(crate) struct Head {
     pub(crate) trace: Option<Arc<RequestTrace>>,
 }
 
-impl From<InferRequest> for Head {
-    fn from(infer_request: InferRequest) -> Head {
+impl Head {
+    fn take_from(infer_request: &mut InferRequest) -> Head {
         let InferRequest { id, priority, timeout_us, sequence, parameters, trace, .. } = infer_request;
-        Head { id, priority, timeout_us, sequence, parameters, trace }
+        Head {
+            id: take(id),
+            priority: *priority,
+            timeout_us: *timeout_us,
+            sequence: take(sequence),
+            parameters: take(parameters),
+            trace: trace.take(),
+        }
     }
 }
 

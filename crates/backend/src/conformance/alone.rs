@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nerite_request::{
-    AdmittedRequest, Cancel, ExactlyOne, InferResponse, Parameters, Reply, Response, Sequence, Status, Wanted,
+    AdmittedRequest, Cancel, ExactlyOne, InferResponse, Parameters, Recycled, Reply, Response, Sequence, Status, Wanted,
 };
 use nerite_tensor::{Name, Tensor};
 
@@ -15,7 +15,11 @@ use crate::{Batch, Instance, Job, ModelVersion, NoMeter};
 ///
 /// # Panics
 /// If there is no answer by the time `run` returns, or more than one.
-pub fn infer(inputs: Vec<Tensor>, wanted: Vec<Wanted>, run: impl FnOnce(Batch)) -> Result<InferResponse, Status> {
+pub fn infer(
+    inputs: Vec<Tensor>,
+    wanted: Vec<Wanted>,
+    run: impl FnOnce(Batch),
+) -> Result<Recycled<InferResponse>, Status> {
     let seen = Arc::new(Mutex::new(None));
     let into = Arc::clone(&seen);
     let mut one = ExactlyOne::default();
@@ -33,7 +37,7 @@ pub fn infer_cancellable(
     inputs: Vec<Tensor>,
     wanted: Vec<Wanted>,
     cancel: &Cancel,
-) -> Option<Result<InferResponse, Status>> {
+) -> Option<Result<Recycled<InferResponse>, Status>> {
     let (sender, receiver) = channel();
     let reply = Reply::new(move |response| drop(sender.send(response)));
     instance.run(batch_of_one(inputs, wanted, cancel.clone(), reply));

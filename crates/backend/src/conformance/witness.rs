@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use nerite_memory::{Buffer, Reason};
-use nerite_request::{AdmittedRequest, Cancel, InferResponse, Parameters, Reply, Response, Sequence, Status, Wanted};
+use nerite_request::{
+    AdmittedRequest, Cancel, InferResponse, Parameters, Recycled, Reply, Response, Sequence, Status, Wanted,
+};
 use nerite_tensor::Tensor;
 
 use super::Case;
@@ -28,7 +30,7 @@ impl TestRequest {
 
 /// The results of a batch.
 pub(super) struct Witness {
-    pub responses: Vec<Result<InferResponse, Status>>,
+    pub responses: Vec<Result<Recycled<InferResponse>, Status>>,
 }
 
 /// The name of the job at this place of a batch.
@@ -69,7 +71,7 @@ impl Witness {
     }
 
     /// The answer of a batch of one.
-    pub fn only(mut self) -> Result<InferResponse, Status> {
+    pub fn only(mut self) -> Result<Recycled<InferResponse>, Status> {
         assert_eq!(self.responses.len(), 1, "one answer");
         self.responses.remove(0)
     }
@@ -152,7 +154,7 @@ impl Meter for Timekeeper {
 }
 
 impl Timekeeper {
-    fn check(&self, responses: &[Result<InferResponse, Status>]) {
+    fn check(&self, responses: &[Result<Recycled<InferResponse>, Status>]) {
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         assert_eq!(requests.len(), responses.len(), "each request is reported once");
         for ((times, outcome), response) in requests.iter().zip(responses) {

@@ -23,7 +23,7 @@ impl Responder {
 
     /// The outcome of the response that is being made, if it is no error.
     pub(super) fn made_outcome(&self) -> ResponseOutcome {
-        if self.made.is_empty() { ResponseOutcome::Empty } else { ResponseOutcome::Success }
+        if self.made.outputs.is_empty() { ResponseOutcome::Empty } else { ResponseOutcome::Success }
     }
 
     /// Reports a response to the meter, before it is sent.

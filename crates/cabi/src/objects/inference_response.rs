@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use nerite_backend::ClassLabels;
 use nerite_locks::Mutex;
 use nerite_memory::{Buffer, Place, Reason};
-use nerite_request::{InferResponse, Output, Status};
+use nerite_request::{InferResponse, Output, Recycled, Status};
 use nerite_tensor::{DataType, Shape};
 
 use super::{Allocated, Allocating, Counted, ErrorObject, ServerObject, Value, c_text, object};
@@ -137,7 +137,7 @@ impl Drop for InferenceResponse {
 
 /// A response whose outputs lie in memory that the backend allocated.
 pub struct Returned {
-    response: InferResponse,
+    response: Recycled<InferResponse>,
     outputs: Vec<ReturnedOutput>,
 }
 
@@ -173,7 +173,7 @@ impl OutputAllocations {
     }
 
     /// Copies outputs to the backend's memory, unless the model wrote them there.
-    pub fn fill(&mut self, mut response: InferResponse) -> Result<Returned, Status> {
+    pub fn fill(&mut self, mut response: Recycled<InferResponse>) -> Result<Returned, Status> {
         let outputs = std::mem::take(&mut response.outputs);
         let outputs = outputs.into_iter().map(|output| self.fill_one(output)).collect::<Result<_, _>>()?;
         Ok(Returned { response, outputs })

@@ -9,12 +9,12 @@ use nerite_config::HostFacts;
 use nerite_engine::{Engine, Loader, Options, QueueLimits, Runtimes, Services};
 use nerite_memory::Buffer;
 use nerite_repository::{ControlMode, Store, StoreOptions};
-use nerite_request::{ExactlyOne, InferResponse, Reply, Status};
+use nerite_request::{ExactlyOne, InferResponse, Recycled, Reply, Status};
 use nerite_tensor::{DataType, Shape, Tensor};
 use tempfile::TempDir;
 
 /// The answer to a request that wants one response.
-pub type Answer = Result<InferResponse, Status>;
+pub type Answer = Result<Recycled<InferResponse>, Status>;
 
 /// The settings of a test's engine: one core, loads one at a time, no limits.
 pub struct Setup {

@@ -171,13 +171,13 @@ mod tests {
     use std::task::Wake;
     use std::thread;
 
-    use nerite_request::InferResponse;
+    use nerite_request::Recycled;
 
     use super::super::order::Item;
     use super::*;
 
     fn part() -> Response {
-        Response::Part(InferResponse::default())
+        Response::Part(Recycled::new())
     }
 
     #[derive(Default)]
@@ -204,7 +204,7 @@ mod tests {
         assert!(!mailbox.collect(&mut order) && mailbox.register(&mut cx));
         let mut sink = mailbox.sink(0, false, Charge::default());
         sink(part());
-        sink(Response::Final(InferResponse::default()));
+        sink(Response::Final(Recycled::new()));
         assert_eq!(counter.0.load(Ordering::Relaxed), 1);
         assert!(!mailbox.register(&mut cx) && mailbox.collect(&mut order));
         assert_eq!(std::iter::from_fn(|| order.next()).count(), 2);

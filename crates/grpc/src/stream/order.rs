@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use nerite_request::{Cancel, InferResponse, Name, RequestTrace, Response, Status};
+use nerite_request::{Cancel, InferResponse, Name, Recycled, RequestTrace, Response, Status};
 
 /// The fields of a request that its responses need.
 #[derive(Debug, Default)]
@@ -21,15 +21,15 @@ pub(super) struct Item {
 
 impl Item {
     /// A response that only identifies its request.
-    pub(super) fn as_response(&self) -> InferResponse {
+    pub(super) fn as_response(&self) -> Recycled<InferResponse> {
         let Item { id, model, version, .. } = self;
         InferResponse { id: id.clone(), model: model.clone(), version: version.clone(), ..InferResponse::default() }
+            .into()
     }
 }
 
 /// What is sent to the client of a stream about one of its requests.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "nearly all are responses")]
 pub(super) enum StreamAnswer {
     /// It was refused before it began.
     Refused(Status),
@@ -162,8 +162,8 @@ mod tests {
                 _ => {
                     let number = u64::from(word.as_bytes()[0] - b'0');
                     match &word[1..] {
-                        "" => order.arrived(number, Some(Response::Part(InferResponse::default())), false),
-                        "!" => order.arrived(number, Some(Response::Part(InferResponse::default())), true),
+                        "" => order.arrived(number, Some(Response::Part(Recycled::new())), false),
+                        "!" => order.arrived(number, Some(Response::Part(Recycled::new())), true),
                         "." => order.arrived(number, None, true),
                         _ => order.refuse(number, Status::invalid("no")),
                     }
@@ -203,8 +203,8 @@ mod tests {
         let mut order = Order::new();
         order.admit(Arc::default());
         order.arrived(0, None, true);
-        order.arrived(0, Some(Response::Part(InferResponse::default())), true);
-        order.arrived(9, Some(Response::Part(InferResponse::default())), true);
+        order.arrived(0, Some(Response::Part(Recycled::new())), true);
+        order.arrived(9, Some(Response::Part(Recycled::new())), true);
         assert!(order.next().is_none() && order.is_idle());
     }
 
@@ -215,7 +215,7 @@ mod tests {
         for item in &items {
             order.admit(Arc::clone(item));
         }
-        order.arrived(0, Some(Response::Part(InferResponse::default())), true);
+        order.arrived(0, Some(Response::Part(Recycled::new())), true);
         order.cancel();
         let cancelled: Vec<bool> = items.iter().map(|item| item.cancel.is_cancelled()).collect();
         assert_eq!(cancelled, [false, true, true]);

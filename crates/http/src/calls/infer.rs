@@ -12,7 +12,7 @@ use hyper::body::Body;
 use nerite_api::{Admission, Api, Protocol, Sending, Target, TraceContext, UnderWay, aside};
 use nerite_budget::{Account, Charge};
 use nerite_request::limits::TensorsMax;
-use nerite_request::{InferRequest, InferResponse, Parameter, Status};
+use nerite_request::{InferRequest, InferResponse, Parameter, Recycled, Status};
 use nerite_wire::json::{InferText, Rendering, read_infer, read_raw_infer, write_answer};
 
 use super::CallResult;
@@ -31,7 +31,7 @@ pub const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-co
 pub async fn infer(api: &Api, headers: &mut HeaderMap, body: Incoming, model: &str, version: &str) -> CallResult {
     let Read { _under_way, admission, infer_request, rendering, charge } =
         read(api, headers, body, model, version).await?;
-    let (infer_request, sending) = Sending::of(infer_request, Protocol::Http);
+    let sending = Sending::of(&infer_request, Protocol::Http);
     let response = Sending::begins_with(sending.as_ref(), api.infer_holding(admission, infer_request, charge).await)?;
     let rendered = if is_light(&response, &rendering) {
         Rendered::of(response, &rendering)?
@@ -51,7 +51,7 @@ pub async fn infer(api: &Api, headers: &mut HeaderMap, body: Incoming, model: &s
 struct Read {
     _under_way: UnderWay,
     admission: Admission,
-    infer_request: InferRequest,
+    infer_request: Recycled<InferRequest>,
     rendering: Rendering,
     charge: Charge,
 }
@@ -110,7 +110,7 @@ fn read_text(
     version: &str,
     bytes_max: u64,
     tensors_max: TensorsMax,
-) -> Result<(InferRequest, Rendering), Status> {
+) -> Result<(Recycled<InferRequest>, Rendering), Status> {
     let json = received.bytes().get(..json_len).unwrap_or_default();
     let tail = received.tail(json_len);
     read_infer(&InferText { json, tail: &tail, model, version, bytes_max, tensors_max })
@@ -151,7 +151,7 @@ struct Rendered {
 }
 
 impl Rendered {
-    fn of(response: InferResponse, rendering: &Rendering) -> Result<Rendered, Status> {
+    fn of(response: Recycled<InferResponse>, rendering: &Rendering) -> Result<Rendered, Status> {
         let answer = write_answer(response, rendering)?;
         let mut tensors = VecDeque::with_capacity(answer.tail.len());
         for tensor in answer.tail {

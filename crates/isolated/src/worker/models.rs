@@ -13,7 +13,7 @@ use nerite_process::packets::{
 };
 use nerite_request::setting::LoadOptions;
 use nerite_request::{
-    Cancel, InferResponse, Inputs, Output, Outputs, Parameters, Reply, Request, Response, Sequence, Status,
+    Cancel, InferResponse, Inputs, Output, Outputs, Parameters, Recycled, Reply, Request, Response, Sequence, Status,
 };
 use nerite_tensor::Tensor;
 
@@ -165,6 +165,7 @@ impl ModelCalls {
             outputs,
             ..InferResponse::default()
         });
+        let response = response.map(Recycled::from);
         let response = match (response, is_last) {
             (Ok(response), true) => Response::Final(response),
             (Ok(response), false) => Response::Part(response),

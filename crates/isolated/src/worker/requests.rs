@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use nerite_backend::{Job, Jobs, ModelVersion, Reschedule, now_ns};
 use nerite_memory::Buffer;
 use nerite_process::packets::{Command, OutputMemory, RequestRead, TensorAt};
-use nerite_request::{AdmittedRequest, InferResponse, Name, Reply, Response, Status, Wanted};
+use nerite_request::{AdmittedRequest, InferResponse, Name, Recycled, Reply, Response, Status, Wanted};
 use nerite_tensor::Tensor;
 
 use super::memory::{buffer, buffer_with, slot};
@@ -72,7 +72,7 @@ impl Requests {
     }
 
     /// Waits for the answer of each request.
-    pub(super) fn answers(&self) -> impl Iterator<Item = (&WorkerRequest, Result<InferResponse, Status>)> {
+    pub(super) fn answers(&self) -> impl Iterator<Item = (&WorkerRequest, Result<Recycled<InferResponse>, Status>)> {
         self.each.iter().map(|worker_request| (&**worker_request, worker_request.wait()))
     }
 

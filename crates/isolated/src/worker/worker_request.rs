@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use nerite_backend::{Job, Reschedule};
 use nerite_memory::{Buffer, Slot};
 use nerite_process::packets::{MemoryCall, OutputMemory, Released, RescheduleCall, SendResponse};
-use nerite_request::{Code, Deliver, ExactlyOne, InferResponse, PlaceQuery, Response, Status};
+use nerite_request::{Code, Deliver, ExactlyOne, InferResponse, PlaceQuery, Recycled, Response, Status};
 use nerite_shm::SharedMapping;
 use nerite_tensor::Tensor;
 
@@ -39,7 +39,7 @@ struct State {
     /// The memory in which its tensors lie.
     used: BTreeMap<u64, SharedMapping>,
     one: ExactlyOne,
-    response: Option<Result<InferResponse, Status>>,
+    response: Option<Result<Recycled<InferResponse>, Status>>,
     /// The states that its model kept for the next request of its sequence.
     states: Vec<Tensor>,
     /// Outputs whose memory the engine has: a second response gets memory of its own.
@@ -103,7 +103,7 @@ impl WorkerRequest {
     }
 
     /// Waits for its answer.
-    pub(super) fn wait(&self) -> Result<InferResponse, Status> {
+    pub(super) fn wait(&self) -> Result<Recycled<InferResponse>, Status> {
         let mut state = self.state();
         loop {
             match state.response.take() {
@@ -114,7 +114,7 @@ impl WorkerRequest {
     }
 
     /// Its answer after the run, if the request is finished. Otherwise it is answered by calls.
-    pub(super) fn settle(&self) -> Option<Result<InferResponse, Status>> {
+    pub(super) fn settle(&self) -> Option<Result<Recycled<InferResponse>, Status>> {
         let mut state = self.state();
         if state.is_released
             && !state.is_open
@@ -155,7 +155,7 @@ impl WorkerRequest {
     }
 
     /// Sends the last response, or only that none follows.
-    fn send_last(&self, calls: &Arc<Calls>, response: Option<Result<InferResponse, Status>>) {
+    fn send_last(&self, calls: &Arc<Calls>, response: Option<Result<Recycled<InferResponse>, Status>>) {
         let answered = response.map(|response| Answered::of(self, response));
         // If this fails, the server is gone.
         let _ = calls.send_unanswered(&self.packet(0, answered.as_ref(), true));

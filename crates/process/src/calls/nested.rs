@@ -11,7 +11,7 @@ use nerite_backend::Models;
 use nerite_locks::Mutex;
 use nerite_memory::{Buffer, Reason, Slot};
 use nerite_request::{
-    Cancel, Deliver, ExactlyOne, InferResponse, Output, PlaceQuery, Reply, Request, RequestTrace, Response,
+    Cancel, Deliver, ExactlyOne, InferResponse, Output, PlaceQuery, Recycled, Reply, Request, RequestTrace, Response,
     ResponsePermit, ResponseWindow, Status, Wanted,
 };
 use nerite_tensor::Tensor;
@@ -189,7 +189,12 @@ impl Calls {
     }
 
     /// Sends a response, or the end, to the process.
-    fn answered(&self, reply: &mut NestedReply, response: Option<Result<InferResponse, Status>>, is_last: bool) {
+    fn answered(
+        &self,
+        reply: &mut NestedReply,
+        response: Option<Result<Recycled<InferResponse>, Status>>,
+        is_last: bool,
+    ) {
         let (call, is_plain) = (reply.call, reply.is_plain);
         let mut own = std::mem::take(&mut reply.own);
         if is_last {
@@ -273,7 +278,7 @@ struct NestedReply {
 }
 
 impl NestedReply {
-    fn answered(&mut self, content: Option<Result<InferResponse, Status>>, is_last: bool) {
+    fn answered(&mut self, content: Option<Result<Recycled<InferResponse>, Status>>, is_last: bool) {
         let is_plain = self.is_plain;
         let content = content.map(|content| content.map_err(|error| if is_plain { error } else { internal(error) }));
         let calls = Arc::clone(&self.calls);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use nerite_api::{Category, Protocol, Restriction};
 use nerite_client::{Code, DataType, Region, Request, Session};
-use nerite_request::{InferInput, InferRequest, RegionRef, Source};
+use nerite_request::{InferInput, InferRequest, Recycled, RegionRef, Source};
 use nerite_shm::{LeaseCounts, LeaseLimits};
 use nerite_tensor::Shape;
 
@@ -81,15 +81,17 @@ async fn other_protocols_find_a_lease_by_its_name_while_it_is_lent() {
     let session = Session::connect(&server.socket).await.unwrap();
     let lease = session.borrow(4096).await.unwrap();
     lease.write(0, &[4i32; 4]).unwrap();
-    let infer_request = |window: RegionRef| InferRequest {
-        model: "echo".into(),
-        inputs: vec![InferInput {
-            name: "IN".into(),
-            datatype: DataType::Int32,
-            shape: Shape::from_slice(&[4]),
-            source: Source::Region(window),
-        }],
-        ..InferRequest::default()
+    let infer_request = |window: RegionRef| {
+        Recycled::from(InferRequest {
+            model: "echo".into(),
+            inputs: vec![InferInput {
+                name: "IN".into(),
+                datatype: DataType::Int32,
+                shape: Shape::from_slice(&[4]),
+                source: Source::Region(window),
+            }],
+            ..InferRequest::default()
+        })
     };
     let response = server.api.infer(infer_request(lease.window(0, 16))).await;
     assert_eq!(response.unwrap().outputs[0].data.numbers::<i32>().unwrap(), [4; 4]);

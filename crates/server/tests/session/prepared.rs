@@ -188,7 +188,7 @@ async fn a_lease_that_was_returned_is_missed_until_it_is_lent_again() {
         classes: 0,
     };
     let outputs = [output].into_iter().collect();
-    let request = InferRequest { model: "echo".into(), inputs: vec![input], outputs, ..InferRequest::default() };
+    let request = InferRequest { model: "echo".into(), inputs: vec![input], outputs, ..InferRequest::default() }.into();
     let prepared = scope.prepare(&server.api.accept(Target::of_any("echo", "")).unwrap(), request, Vec::new()).unwrap();
     let call = || {
         let (to, answers) = std::sync::mpsc::channel();
@@ -217,7 +217,7 @@ async fn instances_that_come_and_go_make_no_inference_stale() {
         shape: [1].into_iter().collect(),
         source: Source::Inline(nerite_memory::Buffer::from(vec![7, 0, 0, 0])),
     };
-    let request = InferRequest { model: "echo".into(), inputs: vec![input], ..InferRequest::default() };
+    let request = InferRequest { model: "echo".into(), inputs: vec![input], ..InferRequest::default() }.into();
     let prepared = scope.prepare(&server.api.accept(Target::of_any("echo", "")).unwrap(), request, Vec::new()).unwrap();
     for (before, after) in [("count: 4", "count: 6"), ("count: 6", "count: 1")] {
         server.configure("echo", before, after);

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use nerite_memory::{Buffer, MemoryReservation, NoMemory, Reason};
 use nerite_request::names::ByName;
-use nerite_request::{InferResponse, LeaseNotice, Output, Parameter, Status};
+use nerite_request::{InferResponse, LeaseNotice, Output, Parameter, Recycled, Status};
 use nerite_tensor::strings::{self, StringsError};
 use nerite_tensor::{DataType, element_count};
 
@@ -21,12 +21,12 @@ pub struct Answer {
 }
 
 /// Renders a response that is not an error. Binary outputs are not copied.
-pub fn write_answer(response: InferResponse, rendering: &Rendering) -> Result<Answer, Status> {
-    let InferResponse { model, version, id, parameters, outputs, lease_notices: notices, .. } = response;
+pub fn write_answer(mut response: Recycled<InferResponse>, rendering: &Rendering) -> Result<Answer, Status> {
+    let InferResponse { model, version, id, parameters, outputs, lease_notices: notices, .. } = &mut *response;
     let mut writer = Writer::kept();
     let mut tail = Vec::new();
     let mut failure = None;
-    let places = ByName::new(&notices, |notice: &LeaseNotice| &notice.output);
+    let places = ByName::new(notices, |notice: &LeaseNotice| &notice.output);
     writer.object(|w| {
         if !id.is_empty() {
             w.key("id").string(id.as_bytes());
@@ -39,7 +39,7 @@ pub fn write_answer(response: InferResponse, rendering: &Rendering) -> Result<An
             });
         }
         w.key("outputs").array(|w| {
-            for output in outputs {
+            for output in outputs.drain(..) {
                 let binary = rendering.is_binary(&output.name);
                 let place = places.find(&output.name);
                 if let Err(status) = write_output(w, output, place, binary, &mut tail) {

@@ -7,7 +7,7 @@ use nerite_memory::Buffer;
 use nerite_request::limits::{Counted, PARAMETERS_MAX, check_count};
 use nerite_request::names::ByName;
 use nerite_request::report::TensorReport;
-use nerite_request::{InferInput, InferRequest, Source, Status};
+use nerite_request::{InferInput, InferRequest, Recycled, Source, Status};
 use nerite_tensor::{DataType, Shape};
 
 use super::fault::{Fault, explained, mismatch, prefixed};
@@ -36,12 +36,11 @@ pub struct GenerateText<'b> {
 }
 
 /// Reads a request.
-pub fn read_generate(text: &GenerateText<'_>) -> Result<InferRequest, Status> {
+pub fn read_generate(text: &GenerateText<'_>) -> Result<Recycled<InferRequest>, Status> {
     let _budget = Budget::of_text(text.json).map_err(|refused| Status::no_memory("what a request says", refused))?;
     let mut reader = Reader::new(text.json)?;
     let inputs = ByName::new(text.inputs, |input| &input.name);
-    let mut flat =
-        Flat { text, inputs, infer_request: InferRequest::default(), known: HashSet::new(), count: 0, bytes: 0 };
+    let mut flat = Flat { text, inputs, infer_request: Recycled::new(), known: HashSet::new(), count: 0, bytes: 0 };
     // The first syntax error takes precedence over all other errors, as if the whole text were parsed first.
     let outcome = reader.attempt(|reader| {
         flat.members(reader, true)?;
@@ -49,13 +48,15 @@ pub fn read_generate(text: &GenerateText<'_>) -> Result<InferRequest, Status> {
     })?;
     reader.finish()?;
     outcome?;
-    Ok(InferRequest { model: text.model.into(), version: text.version.into(), ..flat.infer_request })
+    let mut infer_request = flat.infer_request;
+    (infer_request.model, infer_request.version) = (text.model.into(), text.version.into());
+    Ok(infer_request)
 }
 
 struct Flat<'b> {
     text: &'b GenerateText<'b>,
     inputs: ByName<'b, TensorReport>,
-    infer_request: InferRequest,
+    infer_request: Recycled<InferRequest>,
     known: HashSet<Cow<'b, [u8]>>,
     /// Members read so far, repeated ones included.
     count: usize,

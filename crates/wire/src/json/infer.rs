@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use nerite_memory::{Buffer, Extent, NoMemory};
 use nerite_request::limits::{Counted, TensorsMax, check_count};
-use nerite_request::{InferInput, InferRequest, RequestedOutputs, Status};
+use nerite_request::{InferInput, InferRequest, Recycled, RequestedOutputs, Status};
 use nerite_tensor::Name;
 
 use super::fault::{Fault, Malformed, mismatch, prefixed};
@@ -104,7 +104,7 @@ struct Document {
 }
 
 /// Reads a request whose body begins with JSON.
-pub fn read_infer(text: &InferText<'_>) -> Result<(InferRequest, Rendering), Status> {
+pub fn read_infer(text: &InferText<'_>) -> Result<(Recycled<InferRequest>, Rendering), Status> {
     check_json_size(text.json.len() as u64, text.bytes_max)?;
     let mut tail = Tail { buffer: text.tail, at: 0 };
     let mut budget = Budget::of_text(text.json).map_err(refuse)?;
@@ -136,7 +136,7 @@ pub fn read_infer(text: &InferText<'_>) -> Result<(InferRequest, Rendering), Sta
         empty_final: false,
         trace: None,
     };
-    Ok((infer_request, rendering))
+    Ok((infer_request.into(), rendering))
 }
 
 /// Makes a request from a body that contains only the data of the model's one input.
@@ -145,7 +145,7 @@ pub fn read_raw_infer(
     model: &str,
     version: &str,
     bytes_max: u64,
-) -> Result<(InferRequest, Rendering), Status> {
+) -> Result<(Recycled<InferRequest>, Rendering), Status> {
     check_raw_size(data.len() as u64, bytes_max)?;
     let infer_request = InferRequest {
         model: model.into(),
@@ -153,7 +153,7 @@ pub fn read_raw_infer(
         raw_input: Some(Box::new(data)),
         ..InferRequest::default()
     };
-    Ok((infer_request, Rendering::all(true)))
+    Ok((infer_request.into(), Rendering::all(true)))
 }
 
 /// Checks the size of a request's JSON part.

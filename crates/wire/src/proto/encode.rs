@@ -8,7 +8,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use nerite_memory::Reason;
 use nerite_request::names::ByName;
-use nerite_request::{InferResponse, LeaseNotice, Output, Parameter, Status};
+use nerite_request::{InferResponse, LeaseNotice, Output, Parameter, Recycled, Status};
 use smallvec::SmallVec;
 
 use super::MESSAGE_BYTES_MAX;
@@ -32,14 +32,14 @@ pub struct StreamStatus<'a> {
 }
 
 /// A ModelInferResponse after the prefix of an uncompressed gRPC message.
-pub fn encode_unary(response: InferResponse) -> Result<Chunks, Status> {
+pub fn encode_unary(response: Recycled<InferResponse>) -> Result<Chunks, Status> {
     let (chunks, notices) = encode_with_notices(response)?;
     notices.iter().for_each(LeaseNotice::set_sent);
     Ok(chunks)
 }
 
 /// As [`encode_unary`], but the lease notices are not marked as sent, because the message may be too long. They are returned.
-fn encode_with_notices(response: InferResponse) -> Result<(Chunks, Vec<LeaseNotice>), Status> {
+fn encode_with_notices(response: Recycled<InferResponse>) -> Result<(Chunks, Vec<LeaseNotice>), Status> {
     let planned = Planned::new(response)?;
     let mut writer = Writer::new(planned.plan.len, planned.plan.small_len);
     let notices = planned.write(&mut writer)?;
@@ -48,12 +48,12 @@ fn encode_with_notices(response: InferResponse) -> Result<(Chunks, Vec<LeaseNoti
 
 /// A ModelInferResponse whose size is known, before it is encoded.
 pub(super) struct Planned {
-    response: InferResponse,
+    response: Recycled<InferResponse>,
     plan: Plan,
 }
 
 impl Planned {
-    pub(super) fn new(response: InferResponse) -> Result<Planned, Status> {
+    pub(super) fn new(response: Recycled<InferResponse>) -> Result<Planned, Status> {
         let plan = Plan::new(&response, None)?;
         check_size(plan.len)?;
         Ok(Planned { response, plan })
@@ -80,7 +80,7 @@ impl Planned {
 }
 
 /// A ModelStreamInferResponse after the prefix of an uncompressed gRPC message.
-pub fn encode_stream(mut response: InferResponse, status: StreamStatus<'_>) -> Result<Chunks, Status> {
+pub fn encode_stream(mut response: Recycled<InferResponse>, status: StreamStatus<'_>) -> Result<Chunks, Status> {
     let plan = Plan::new(&response, status.last)?;
     let error_len = text_len(status.error);
     let len = error_len + field_len(plan.len);
@@ -175,7 +175,12 @@ impl Writer {
         Writer { chunks: Chunks::new(), small, chunk_bytes_min: CHUNK_BYTES_MIN }
     }
 
-    fn response(&mut self, plan: &Plan, response: InferResponse, last: Option<bool>) -> Result<(), Status> {
+    fn response(
+        &mut self,
+        plan: &Plan,
+        mut response: Recycled<InferResponse>,
+        last: Option<bool>,
+    ) -> Result<(), Status> {
         self.text(1, &response.model);
         self.text(2, &response.version);
         self.text(3, &response.id);
@@ -186,7 +191,7 @@ impl Writer {
         for (output, plan) in response.outputs.iter().zip(&plan.outputs) {
             self.output(output, plan);
         }
-        for (output, plan) in response.outputs.into_iter().zip(&plan.outputs) {
+        for (output, plan) in response.outputs.drain(..).zip(&plan.outputs) {
             self.head(6, plan.raw_len);
             self.raw(output, plan.raw_len)?;
         }

@@ -1,9 +1,13 @@
 //! How is a ModelInferRequest decoded, before its meaning is checked?
 
+use std::cell::RefCell;
+use std::thread::LocalKey;
+
 use nerite_request::limits::{
     Counted, DIMS_MAX, NAME_BYTES_MAX, PARAMETERS_MAX, TENSOR_PARAMETERS_MAX, TensorsMax, check_count,
 };
 use nerite_request::names::NameTable;
+use nerite_request::{FreeList, Recycle, Recycled, clear_list};
 use nerite_tensor::{DataType, Name, Shape};
 use prost::Message as _;
 use smallvec::SmallVec;
@@ -21,6 +25,10 @@ use crate::budget::Budget;
 const ITEM_BYTES: usize = 1024;
 /// Memory for a dimension: 8 bytes in a vector with twice the capacity.
 const DIM_BYTES: usize = 16;
+
+thread_local! {
+    static FREE: FreeList<InferMessage> = const { RefCell::new(Vec::new()) };
+}
 
 /// A ModelInferRequest with valid syntax. Its tensors are still in the pieces that arrived.
 #[derive(Debug, Default)]
@@ -58,7 +66,7 @@ pub(super) struct OutputMessage {
 
 impl InferMessage {
     /// Reads a message with the default limits. Unknown fields are skipped.
-    pub fn read(chain: &Chain) -> Result<InferMessage, Malformed> {
+    pub fn read(chain: &Chain) -> Result<Recycled<InferMessage>, Malformed> {
         InferMessage::read_for(chain, |_, _| Ok(TensorsMax::default()))
     }
 
@@ -67,8 +75,8 @@ impl InferMessage {
     pub fn read_for<E: From<Malformed>>(
         chain: &Chain,
         tensors_max: impl Fn(&str, &str) -> Result<TensorsMax, E>,
-    ) -> Result<InferMessage, E> {
-        let (mut cursor, mut message) = (chain.cursor(), InferMessage::default());
+    ) -> Result<Recycled<InferMessage>, E> {
+        let (mut cursor, mut message) = (chain.cursor(), Recycled::<InferMessage>::new());
         let mut counts = Counts::default();
         let mut names = NameTable::new();
         while let Some((number, wire)) = cursor.tag()? {
@@ -133,6 +141,24 @@ impl InferMessage {
             names.added(&self.parameters, |(known, _)| known);
         }
         Ok(())
+    }
+}
+
+impl Recycle for InferMessage {
+    fn clear(&mut self) {
+        let InferMessage { model, version, id, parameters, inputs, outputs, raw, budget } = self;
+        for name in [model, version, id] {
+            *name = Name::default();
+        }
+        *parameters = Vec::new();
+        clear_list(inputs);
+        clear_list(outputs);
+        clear_list(raw);
+        *budget = Budget::new();
+    }
+
+    fn free_list() -> &'static LocalKey<FreeList<InferMessage>> {
+        &FREE
     }
 }
 

@@ -1,7 +1,11 @@
 //! How is a decoded ModelInferRequest turned into an InferRequest?
 
+use std::mem::take;
+
 use nerite_memory::Buffer;
-use nerite_request::{InferInput, InferRequest, InferRequestedOutput, Parameters, SequenceId, Source, Status};
+use nerite_request::{
+    InferInput, InferRequest, InferRequestedOutput, Parameters, Recycled, SequenceId, Source, Status,
+};
 use nerite_tensor::{DataType, ELEMENTS_MAX, ShapeError, byte_size, show_shape};
 
 use super::InferMessage;
@@ -15,27 +19,28 @@ const SEQUENCE_ID_BYTES_MAX: usize = 128;
 const EMPTY_FINAL: &str = "triton_enable_empty_final_response";
 
 impl InferMessage {
-    /// Checks the message and turns it into an [`InferRequest`]. `forward` may add parameters from the call's metadata. It runs after the request's
+    /// Checks the message and moves its content to an [`InferRequest`]. `forward` may add parameters from the call's metadata. It runs after the request's
     /// own parameters and before its tensors, so that errors come in that order.
-    pub fn into_infer_request(
-        self,
+    pub fn take_infer_request(
+        &mut self,
         forward: impl FnOnce(&mut Parameters) -> Result<(), Status>,
-    ) -> Result<InferRequest, Status> {
-        // The budget also covers what is allocated here.
-        let InferMessage { model, version, id, parameters, inputs, outputs, raw, budget: _budget } = self;
-        let mut infer_request = InferRequest { model, version, id, ..InferRequest::default() };
-        for (key, choice) in parameters {
+    ) -> Result<Recycled<InferRequest>, Status> {
+        // The budget also covers what is allocated here. It is kept until the message is dropped.
+        let InferMessage { model, version, id, parameters, inputs, outputs, raw, budget: _ } = self;
+        let mut infer_request = Recycled::<InferRequest>::new();
+        (infer_request.model, infer_request.version, infer_request.id) = (take(model), take(version), take(id));
+        for (key, choice) in take(parameters) {
             take_parameter(&mut infer_request, key, choice)?;
         }
         forward(&mut infer_request.parameters)?;
         infer_request.inputs.reserve_exact(inputs.len());
-        let mut inline = Inline { any_raw: !raw.is_empty(), raw: raw.into_iter() };
-        for input in inputs {
+        let mut inline = Inline { any_raw: !raw.is_empty(), raw: raw.drain(..) };
+        for input in inputs.drain(..) {
             let input = take_input(&infer_request, &mut inline, input)?;
             infer_request.inputs.push(input);
         }
         infer_request.outputs.reserve_exact(outputs.len());
-        for output in outputs {
+        for output in outputs.drain(..) {
             infer_request.outputs.push(take_output(output)?);
         }
         Ok(infer_request)
@@ -98,12 +103,16 @@ fn sequence_id(choice: Choice) -> Result<SequenceId, Status> {
 }
 
 /// The raw entries that are not yet assigned to an input.
-struct Inline {
+struct Inline<'m> {
     any_raw: bool,
-    raw: smallvec::IntoIter<[Run; 2]>,
+    raw: smallvec::Drain<'m, [Run; 2]>,
 }
 
-fn take_input(infer_request: &InferRequest, inline: &mut Inline, input: InputMessage) -> Result<InferInput, Status> {
+fn take_input(
+    infer_request: &InferRequest,
+    inline: &mut Inline<'_>,
+    input: InputMessage,
+) -> Result<InferInput, Status> {
     let InputMessage { name, datatype, shape, mut placement, contents } = input;
     check_size(&name, datatype, &shape)?;
     let model = &infer_request.model;

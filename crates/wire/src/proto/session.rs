@@ -3,7 +3,7 @@
 //! `docs/session.md` describes their meaning. The inference message inside a packet is the same as in gRPC, and uses the same reader and writer.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use nerite_request::{InferResponse, LeaseNotice, Status};
+use nerite_request::{InferResponse, LeaseNotice, Recycled, Status};
 use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
@@ -137,7 +137,7 @@ pub fn nested_bytes(message: &[u8]) -> usize {
 pub fn encode_inference(
     id: u64,
     more: bool,
-    response: InferResponse,
+    response: Recycled<InferResponse>,
     placed: &[v1::OutputLease],
 ) -> Result<Bytes, Status> {
     let planned = Planned::new(response)?;
@@ -212,7 +212,7 @@ mod tests {
 
     #[track_caller]
     fn check(id: u64, more: bool, bytes: usize, placed: &[v1::OutputLease]) {
-        let packet = encode_inference(id, more, response(bytes), placed).unwrap();
+        let packet = encode_inference(id, more, response(bytes).into(), placed).unwrap();
         let read = read_answer(packet.clone()).unwrap();
         assert_eq!((read.id, read.more), (id, more));
         assert_eq!(encode_answer(&read).len(), packet.len());
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_response_too_long_for_a_packet_says_what_to_do() {
-        let error = encode_inference(1, false, response(PACKET_BYTES_MAX), &[]).unwrap_err();
+        let error = encode_inference(1, false, response(PACKET_BYTES_MAX).into(), &[]).unwrap_err();
         assert_eq!(
             error.message,
             "the response has 131109 bytes, a session's packet at most 131072; ask for its outputs in leases"
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn answers_in_one_packet_have_the_computed_length() {
         let messages: Vec<_> =
-            [0, 100, 60_000].map(|bytes| encode_inference(7, false, response(bytes), &[]).unwrap()).into();
+            [0, 100, 60_000].map(|bytes| encode_inference(7, false, response(bytes).into(), &[]).unwrap()).into();
         let reckoned = messages.iter().map(|message| nested_bytes(message)).sum::<usize>() + ANSWERS_HEAD_BYTES;
         let mut gathered = GatheredAnswers::with_capacity(1);
         assert_eq!(gathered.take(), None);

@@ -1,8 +1,10 @@
 //! How is an engine's response sent to the server?
 
+use std::mem::take;
+
 use nerite_memory::Reason;
 use nerite_process::packets::{SegmentOffset, TensorAt, WrittenResponse};
-use nerite_request::{InferResponse, Output, Outputs, Parameters, Status};
+use nerite_request::{InferResponse, Output, Outputs, Parameters, Recycled, Status};
 use nerite_tensor::Tensor;
 
 use super::super::cut;
@@ -17,9 +19,9 @@ pub(in super::super) struct Answered {
 }
 
 impl Answered {
-    pub(in super::super) fn of(request: &WorkerRequest, response: Result<InferResponse, Status>) -> Answered {
+    pub(in super::super) fn of(request: &WorkerRequest, response: Result<Recycled<InferResponse>, Status>) -> Answered {
         let (read, mut outputs) = match response {
-            Ok(InferResponse { parameters, outputs, .. }) => (Ok(parameters), outputs),
+            Ok(mut response) => (Ok(take(&mut response.parameters)), take(&mut response.outputs)),
             Err(error) => (Err(cut(error)), Outputs::new()),
         };
         for Tensor { name, datatype, shape, data } in request.take_states() {

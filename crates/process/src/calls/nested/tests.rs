@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::{Arc, PoisonError, Weak, mpsc};
 
 use nerite_backend::{Infer, Models, Times};
-use nerite_request::InferResponse;
+use nerite_request::{InferResponse, Recycled};
 use nerite_shm::{LeaseLimits, Pools};
 use nerite_tensor::{DataType, Shape};
 use serde_json::{Value, json};
@@ -111,11 +111,11 @@ impl Pair {
     }
 }
 
-fn output(bytes: &[u8]) -> InferResponse {
+fn output(bytes: &[u8]) -> Recycled<InferResponse> {
     let data = Buffer::from(bytes.to_vec());
     let shape = Shape::from_slice(&[bytes.len() as i64]);
     let output = Output { name: "OUT".into(), datatype: DataType::Uint8, shape, data, placed: false };
-    InferResponse { outputs: vec![output].into(), ..InferResponse::default() }
+    InferResponse { outputs: vec![output].into(), ..InferResponse::default() }.into()
 }
 
 #[test]

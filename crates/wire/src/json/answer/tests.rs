@@ -16,7 +16,7 @@ fn response(outputs: Vec<Output>) -> InferResponse {
 
 #[track_caller]
 fn check(response: InferResponse, binary: bool, head: &str, tail: &[&[u8]]) {
-    let answer = write_answer(response, &Rendering::all(binary)).unwrap();
+    let answer = write_answer(response.into(), &Rendering::all(binary)).unwrap();
     assert_eq!(std::str::from_utf8(&answer.head).unwrap(), head);
     let sent: Vec<_> = answer.tail.iter().map(|buffer| buffer.private_bytes().unwrap()).collect();
     assert_eq!(sent, tail);
@@ -32,7 +32,8 @@ fn check_data(datatype: DataType, data: &[u8], count: i64, text: &str) {
 
 #[track_caller]
 fn refuse(datatype: DataType, count: i64, data: &[u8], text: &str) {
-    let answer = write_answer(response(vec![output("O", datatype, &[count], data.to_vec())]), &Rendering::all(false));
+    let answer =
+        write_answer(response(vec![output("O", datatype, &[count], data.to_vec())]).into(), &Rendering::all(false));
     assert_eq!(answer.unwrap_err().message, text);
 }
 

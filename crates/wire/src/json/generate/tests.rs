@@ -17,7 +17,7 @@ fn inputs() -> Vec<TensorReport> {
     ]
 }
 
-fn read(json: &str) -> Result<InferRequest, Status> {
+fn read(json: &str) -> Result<Recycled<InferRequest>, Status> {
     let inputs = inputs();
     read_generate(&GenerateText { json: json.as_bytes(), inputs: &inputs, model: "m", version: "", bytes_max: 64 })
 }

@@ -16,7 +16,7 @@ const MAX: u64 = 1 << 20;
 const INVALID: Code = Code::InvalidArg;
 const INTERNAL: Code = Code::Internal;
 
-fn read_with(json: &str, tail: &[u8]) -> Result<(InferRequest, Rendering), Status> {
+fn read_with(json: &str, tail: &[u8]) -> Result<(Recycled<InferRequest>, Rendering), Status> {
     let tail = Buffer::from(tail.to_vec());
     read_infer(&InferText {
         json: json.as_bytes(),
@@ -28,7 +28,7 @@ fn read_with(json: &str, tail: &[u8]) -> Result<(InferRequest, Rendering), Statu
     })
 }
 
-fn read(json: &str) -> Result<(InferRequest, Rendering), Status> {
+fn read(json: &str) -> Result<(Recycled<InferRequest>, Rendering), Status> {
     read_with(json, b"")
 }
 
@@ -456,7 +456,7 @@ fn the_first_value_of_a_repeated_key_counts_even_if_the_second_is_wrong() {
 #[test]
 fn a_raw_body_is_the_one_input() {
     let (infer_request, rendering) = read_raw_infer(Buffer::from(vec![1, 2]), "m", "", MAX).unwrap();
-    assert_eq!((infer_request.raw_input.unwrap().len(), rendering), (2, Rendering::all(true)));
+    assert_eq!((infer_request.raw_input.as_ref().unwrap().len(), rendering), (2, Rendering::all(true)));
     let status = read_raw_infer(Buffer::from(vec![1, 2]), "m", "", 1).unwrap_err();
     assert_eq!(
         status.message,

@@ -41,7 +41,7 @@ fn unframe(chunks: &Chunks) -> Vec<u8> {
 #[track_caller]
 fn check(outputs: Vec<Output>, chunks: usize) {
     let lens: Vec<_> = outputs.iter().map(|o| if o.placed { 0 } else { o.data.len() }).collect();
-    let encoded = encode_unary(response(outputs.clone())).unwrap();
+    let encoded = encode_unary(response(outputs.clone()).into()).unwrap();
     assert_eq!(encoded.len(), chunks);
     let message = ModelInferResponse::decode(unframe(&encoded).as_slice()).unwrap();
     assert_eq!((message.model_name.as_str(), message.model_version.as_str(), message.id.as_str()), ("m", "1", ""));
@@ -77,12 +77,14 @@ fn the_place_of_an_output_in_a_lease_is_reported() {
     for stream in [false, true] {
         let message = if stream {
             let status = StreamStatus { error: "", last: Some(true) };
-            let chunks =
-                encode_stream(InferResponse { lease_notices: vec![notice("a", 70_000)], ..made.clone() }, status)
-                    .unwrap();
+            let chunks = encode_stream(
+                InferResponse { lease_notices: vec![notice("a", 70_000)], ..made.clone() }.into(),
+                status,
+            )
+            .unwrap();
             ModelStreamInferResponse::decode(unframe(&chunks).as_slice()).unwrap().infer_response.unwrap()
         } else {
-            ModelInferResponse::decode(unframe(&encode_unary(made.clone()).unwrap()).as_slice()).unwrap()
+            ModelInferResponse::decode(unframe(&encode_unary(made.clone().into()).unwrap()).as_slice()).unwrap()
         };
         let parameters = &message.outputs[0].parameters;
         let choice = |key: &str| parameters[key].parameter_choice.clone().unwrap();
@@ -98,18 +100,19 @@ fn the_place_of_an_output_in_a_lease_is_reported() {
 fn a_large_tensor_is_sent_without_a_copy() {
     let tensor = output("a", CHUNK_BYTES_MIN, false);
     let address = tensor.data.as_ptr();
-    assert_eq!(encode_unary(response(vec![tensor])).unwrap()[1].as_ptr(), address);
+    assert_eq!(encode_unary(response(vec![tensor]).into()).unwrap()[1].as_ptr(), address);
 }
 
 #[test]
 fn the_last_response_of_a_stream_is_marked() {
-    let encoded = encode_stream(response(vec![output("a", 5000, false)]), StreamStatus { error: "", last: Some(true) });
+    let encoded =
+        encode_stream(response(vec![output("a", 5000, false)]).into(), StreamStatus { error: "", last: Some(true) });
     let message = ModelStreamInferResponse::decode(unframe(&encoded.unwrap()).as_slice()).unwrap();
     assert_eq!(message.error_message, "");
     let inner = message.infer_response.unwrap();
     assert_eq!(inner.parameters[FINAL].parameter_choice, Some(ParameterChoice::BoolParam(true)));
     assert_eq!(inner.raw_output_contents[0].len(), 5000);
-    let encoded = encode_stream(InferResponse::default(), StreamStatus { error: "no", last: None });
+    let encoded = encode_stream(InferResponse::default().into(), StreamStatus { error: "no", last: None });
     let message = ModelStreamInferResponse::decode(unframe(&encoded.unwrap()).as_slice()).unwrap();
     assert_eq!((message.error_message.as_str(), message.infer_response), ("no", Some(ModelInferResponse::default())));
 }
@@ -117,7 +120,7 @@ fn the_last_response_of_a_stream_is_marked() {
 #[test]
 fn a_response_beyond_the_limit_is_an_error_with_both_numbers() {
     let half = Output { data: Slot::heap(1 << 30).filled().into_buffer(), ..output("a", 0, false) };
-    let error = encode_unary(response(vec![half.clone(), half])).unwrap_err();
+    let error = encode_unary(response(vec![half.clone(), half]).into()).unwrap_err();
     assert!(error.message.starts_with("Response has byte size 21474837"), "{error}");
     assert!(error.message.ends_with("which exceeds gRPC's byte size limit 2147483647."), "{error}");
 }

@@ -17,7 +17,7 @@ fn parameters_are_read_into_their_fields() {
     );
     assert_eq!((infer_request.priority, infer_request.timeout_us), (2, 3));
     assert_eq!(
-        (infer_request.sequence.id, infer_request.sequence.start, infer_request.sequence.end),
+        (infer_request.sequence.id.clone(), infer_request.sequence.start, infer_request.sequence.end),
         (SequenceId::Number(5), true, false)
     );
     let found: Vec<_> = infer_request.parameters.iter().map(|(key, value)| (key, value.clone())).collect();
