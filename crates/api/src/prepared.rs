@@ -10,7 +10,8 @@ use std::sync::{Arc, Weak};
 
 use nerite_engine::{CheckedTensors, VersionKey};
 use nerite_memory::{Buffer, Extent, Slot};
-use nerite_request::{Cancel, InferRequest, Numbered, Recycled, RegionRef, Response, Source, Status, Wanted};
+use nerite_request::names::ByName;
+use nerite_request::{Cancel, InferRequest, Inputs, Numbered, Recycled, RegionRef, Response, Source, Status, Wanted};
 use nerite_shm::{Account, Lease};
 use nerite_tensor::{DataType, Name, Shape, Tensor};
 
@@ -35,6 +36,8 @@ pub struct PreparedRequest {
 struct Checked {
     /// The shape of each input that the model sees, and its window.
     inputs: Vec<(Shape, Window)>,
+    /// The indices of the inputs that the request leaves out.
+    left_out: Vec<usize>,
     /// The name of each output, and its window.
     wanted: Vec<(Name, Window)>,
     rows: u32,
@@ -66,16 +69,23 @@ impl From<Status> for CallError {
 
 impl PreparedRequest {
     pub(crate) fn of(
-        request: Recycled<InferRequest>,
+        mut request: Recycled<InferRequest>,
         leased: Vec<String>,
         admission: &Admission,
         regions: &dyn Regions,
     ) -> Result<PreparedRequest, Status> {
         let contract = admission.model.contract();
         let CheckedTensors { inputs, wanted, rows, .. } = admit(&mut request.clone(), &contract, regions)?;
+        // Inputs are submitted in the order and with the names of the configuration. That is settled here for all calls.
+        let order = ByName::new(&inputs, |input: &Tensor| &input.name);
+        request.inputs.sort_by_cached_key(|input| order.index_of(&input.name));
+        for (requested, input) in request.inputs.iter_mut().zip(&inputs) {
+            requested.name = input.name.clone();
+        }
         let changes = inputs.iter().any(|input| input.datatype == DataType::Bytes);
         let window = |region: Option<&RegionRef>| region.map_or(Window::Other, |region| Window::of(region, regions));
         let checked = (!changes).then(|| Checked {
+            left_out: inputs.left_out().to_vec(),
             inputs: inputs
                 .into_iter()
                 .zip(&request.inputs)
@@ -139,7 +149,7 @@ impl PreparedRequest {
             };
             Ok(Tensor { name: input.name.clone(), datatype: input.datatype, shape: shape.clone(), data })
         });
-        let inputs = inputs.collect::<Result<_, Status>>()?;
+        let inputs = inputs.collect::<Result<Inputs, Status>>()?.lacking(&checked.left_out);
         // The outputs in the client's order. If the client named none, all outputs are meant.
         let wanted = checked.wanted.iter().enumerate().map(|(at, (name, window))| {
             let slot = region_of(&self.request, at).map(|region| window.slot(region, regions)).transpose()?;

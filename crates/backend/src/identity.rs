@@ -36,9 +36,8 @@ impl Runtime for Identity {
                 config.output.len()
             )));
         }
-        let pairs = config.input.iter().zip(&config.output).map(|(i, o)| (i.name.clone(), o.name.clone())).collect();
         Ok(Arc::new(IdentityModel {
-            pairs,
+            outputs: config.output.iter().map(|output| output.name.clone()).collect(),
             delay_ms: number(config, "execute_delay_ms")?,
             multiplier: number(config, "instance_wise_delay_multiplier")?,
         }))
@@ -46,7 +45,8 @@ impl Runtime for Identity {
 }
 
 struct IdentityModel {
-    pairs: Arc<[(String, String)]>,
+    /// The output of each input.
+    outputs: Arc<[String]>,
     delay_ms: u64,
     multiplier: u64,
 }
@@ -60,12 +60,12 @@ impl Model for IdentityModel {
     fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
         let factor = if self.multiplier == 0 { 1 } else { self.multiplier.saturating_mul(spec.index as u64).max(1) };
         let delay = Duration::from_millis(self.delay_ms.saturating_mul(factor));
-        Ok(Box::new(IdentityInstance { pairs: Arc::clone(&self.pairs), delay, results: Vec::new() }))
+        Ok(Box::new(IdentityInstance { outputs: Arc::clone(&self.outputs), delay, results: Vec::new() }))
     }
 }
 
 struct IdentityInstance {
-    pairs: Arc<[(String, String)]>,
+    outputs: Arc<[String]>,
     delay: Duration,
     /// Empty between batches; kept so that a request allocates nothing for it.
     results: Vec<Result<(), Status>>,
@@ -105,8 +105,8 @@ impl Instance for IdentityInstance {
 
 impl IdentityInstance {
     fn copy(&self, job: &mut Job) -> Result<(), Status> {
-        for (at, (input, output)) in self.pairs.iter().enumerate() {
-            let Some(tensor) = job.input_near(at, input).cloned() else { continue };
+        for (at, output) in self.outputs.iter().enumerate() {
+            let Some(tensor) = job.inputs().at(at).cloned() else { continue };
             if !job.wants(output) {
                 continue;
             }

@@ -184,19 +184,14 @@ impl Job {
         self.0.responder.rows()
     }
 
-    /// Input tensors, in the client's order.
-    pub fn inputs(&self) -> &[Tensor] {
+    /// Input tensors, in the order of the model's configuration. Those that the server adds come last.
+    pub fn inputs(&self) -> &Inputs {
         &self.0.inputs
     }
 
-    /// The input of this name.
+    /// The input of this name, for code whose own interface names inputs. Others know the index: [`Inputs::at`].
     pub fn input(&self, name: &str) -> Option<&Tensor> {
         self.0.inputs.iter().find(|input| input.name == name)
-    }
-
-    /// As [`Job::input`], for an input that is probably at index `at` of [`Job::inputs`].
-    pub fn input_near(&self, at: usize, name: &str) -> Option<&Tensor> {
-        self.0.inputs.get(at).filter(|input| input.name == name).or_else(|| self.input(name))
     }
 
     /// Parameters the client gave for the model.
@@ -324,7 +319,7 @@ impl Job {
         &mut self,
         since: u64,
         plan: &StagingPlan,
-        brought: Vec<(&str, &Buffer)>,
+        brought: Vec<(usize, &Buffer)>,
     ) -> Result<(), Status> {
         if self.needs_staging(&plan.access) {
             let JobParts { inputs, responder, .. } = &mut *self.0;

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::thread::LocalKey;
 
 use nerite_memory::Buffer;
-use nerite_request::{FreeList, Inputs, Recycle, Sequence, clear_list};
+use nerite_request::{FreeList, Inputs, Recycle, Sequence};
 
 use crate::Responder;
 use crate::job_parameters::JobParameters;
@@ -35,7 +35,7 @@ pub(crate) struct JobParts {
 impl Recycle for JobParts {
     fn clear(&mut self) {
         let JobParts { inputs, replaced, parameters, sequence, priority, timeout_us, own, responder } = self;
-        clear_list(inputs);
+        inputs.clear();
         *replaced = Vec::new();
         *parameters = JobParameters::default();
         *sequence = Sequence::default();

@@ -38,7 +38,7 @@
 //! let request = AdmittedRequest {
 //!     id: "42".into(),
 //!     rows: 1,
-//!     inputs: [Tensor {
+//!     inputs: vec![Tensor {
 //!         name: "X".into(),
 //!         datatype: DataType::Int32,
 //!         shape: [2].into_iter().collect(),

@@ -71,12 +71,14 @@ pub fn complete(
     complete_onnx(config, &graph, rows_max).map(|done| done.config).map_err(|e| status(&e))
 }
 
-/// Checks the configuration against the graph, gives scalars the shapes that the configuration says, and makes inputs
-/// of the initializers that it lists. Returns the names of these: a request may replace their values.
+/// Checks the configuration against the graph, gives scalars the shapes that the configuration says, makes inputs of the initializers that it lists,
+/// and puts all ports into its order. Returns the names of those initializers: a request may replace their values.
 pub fn check(context: &LoadContext, ports: &mut Ports) -> Result<Vec<String>, Status> {
     check_onnx(&context.config, &ports.signature()).map_err(|e| status(&e))?;
     ports.shape_scalars(&context.config);
-    Ok(ports.open(&context.config))
+    let opened = ports.open(&context.config);
+    ports.arrange(&context.config);
+    Ok(opened)
 }
 
 /// A parameter of the model, or else the backend's setting of that name.

@@ -212,6 +212,12 @@ impl<'a> Work<'a> {
         &self.inputs
     }
 
+    /// The index of the input at this position. The configuration's inputs come first, then those that the server adds to a request, then those that
+    /// it makes for a batch.
+    pub fn index_of(&self, position: usize) -> usize {
+        self.jobs.first().map_or(position, |job| job.inputs().index_of(position))
+    }
+
     /// The input of this name.
     pub fn input(&self, name: &str) -> Option<&Tensor> {
         self.inputs.iter().find(|input| input.name == name)
@@ -377,13 +383,15 @@ fn join_inputs(jobs: &[Job], ragged: &Ragged) -> Result<Vec<Tensor>, Status> {
 
 /// The tensors of one input of all jobs, which is at the place `at` in the first of them.
 fn join(jobs: &[Job], at: usize, input: &Tensor, ragged: &Ragged) -> Result<Tensor, Status> {
-    let parts: Vec<&Tensor> = jobs.iter().filter_map(|job| job.input_near(at, &input.name)).collect();
+    // Jobs that run together leave out the same inputs, so equal positions mean the same input.
+    let parts: Vec<&Tensor> = jobs.iter().filter_map(|job| job.inputs().get(at)).collect();
+    let index = jobs.first().map_or(at, |job| job.inputs().index_of(at));
     let mut shape = input.shape.clone();
-    if let Some(padded) = ragged.padded(&input.name) {
+    if let Some(padded) = ragged.padded(index) {
         let (shape, data) = padded::join(input, padded, &parts)?;
         return Ok(Tensor { name: input.name.clone(), datatype: input.datatype, shape, data });
     }
-    if ragged.has(&input.name) {
+    if ragged.has(index) {
         shape = Ragged::shape(&parts)?;
     } else if let Some(rows) = shape.first_mut() {
         *rows = parts.iter().filter_map(|part| part.shape.first()).sum();

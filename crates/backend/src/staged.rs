@@ -11,7 +11,6 @@
 use std::sync::Arc;
 
 use nerite_memory::{Buffer, Extent, Reason, Staging};
-use nerite_tensor::Name;
 
 use crate::staged_tensors::StagingPlan;
 use crate::{Adapted, Batch, BatchAdapter, DeviceAccess, Instance, Job, Jobs, Times};
@@ -39,7 +38,7 @@ impl BatchAdapter for Staged {
         let mut ready = Jobs::new();
         let brought = side_by_side(&jobs, &self.plan);
         for (index, mut job) in jobs.into_iter().enumerate() {
-            let own = brought.iter().filter_map(|(name, parts)| Some((name.as_str(), parts.get(index)?)));
+            let own = brought.iter().filter_map(|(input, parts)| Some((*input, parts.get(index)?)));
             match job.stage_in(times.start, &self.plan, own.collect()) {
                 Ok(()) => ready.push(job),
                 Err(error) => job.finish(Err(error), times),
@@ -50,16 +49,17 @@ impl BatchAdapter for Staged {
 }
 
 /// Copies inputs of jobs that run together into one piece of memory in the order of the jobs. A runtime that joins their rows finds them joined. An
-/// input is left out if some jobs need no copy of it, or if it cannot be copied. Then each job is staged alone, and an error concerns only that job.
-fn side_by_side(jobs: &[Job], StagingPlan { staging, access }: &StagingPlan) -> Vec<(Name, Vec<Buffer>)> {
+/// input, which is known by its index, is left out if some jobs need no copy of it, or if it cannot be copied. Then each job is staged alone, and an error concerns only that job.
+fn side_by_side(jobs: &[Job], StagingPlan { staging, access }: &StagingPlan) -> Vec<(usize, Vec<Buffer>)> {
     let [first, _, ..] = jobs else { return Vec::new() };
-    let parts_of = |name: &str| {
-        let part = |job: &Job| job.input(name).filter(|input| !access.takes(input)).map(|input| input.data.clone());
+    let parts_of = |index: usize| {
+        let part =
+            |job: &Job| job.inputs().at(index).filter(|input| !access.takes(input)).map(|input| input.data.clone());
         jobs.iter().map(part).collect::<Option<Vec<Buffer>>>()
     };
-    let names = first.inputs().iter().map(|input| input.name.clone());
-    names
-        .filter_map(|name| parts_of(&name).and_then(|parts| plan(&parts, &**staging)).map(|home| (name, home)))
+    let indices = (0..first.inputs().len()).map(|at| first.inputs().index_of(at));
+    indices
+        .filter_map(|index| parts_of(index).and_then(|parts| plan(&parts, &**staging)).map(|home| (index, home)))
         .collect()
 }
 

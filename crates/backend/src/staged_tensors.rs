@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nerite_memory::{Buffer, Reason, Slot, Staging};
-use nerite_request::{Output, Status, Wanted};
+use nerite_request::{Inputs, Output, Status, Wanted};
 use nerite_tensor::{Name, Tensor};
 
 use crate::DeviceAccess;
@@ -33,17 +33,21 @@ impl StagedTensors {
         inputs.iter().any(|input| !access.takes(input)) || wanted.iter().any(beyond)
     }
 
-    /// Copies inputs to the host, except for those that are in `brought` already, and sets the slots of outputs aside.
+    /// Copies inputs to the host, except for those that are in `brought` already, with their indices, and sets the slots of outputs aside.
     pub(crate) fn take(
-        inputs: &mut [Tensor],
+        inputs: &mut Inputs,
         wanted: &mut [Wanted],
         since: u64,
         StagingPlan { staging, access }: &StagingPlan,
-        brought: Vec<(&str, &Buffer)>,
+        brought: Vec<(usize, &Buffer)>,
     ) -> Result<StagedTensors, Status> {
         let (mut put_aside, mut outputs) = (Vec::new(), Vec::new());
-        for input in inputs.iter_mut().filter(|input| !access.takes(input)) {
-            let home = match brought.iter().find(|(name, _)| *name == input.name) {
+        for at in 0..inputs.len() {
+            let (index, input) = (inputs.index_of(at), &mut inputs[at]);
+            if access.takes(input) {
+                continue;
+            }
+            let home = match brought.iter().find(|(brought, _)| *brought == index) {
                 Some((_, home)) => (*home).clone(),
                 None => carried(input, &**staging)?,
             };

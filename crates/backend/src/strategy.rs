@@ -29,7 +29,7 @@ pub trait BatchStrategy: Send {
 pub struct WaitingRequest {
     /// The client's name for it; may be empty.
     pub id: Name,
-    /// Its inputs, in the client's order.
+    /// Its inputs, in the order of the model's configuration.
     pub inputs: Inputs,
     /// The outputs that the client wants.
     pub wanted: Vec<Name>,

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use nerite_backend::Job;
-use nerite_config::{Padding, TensorSpec};
+use nerite_config::{PaddedInput, Padding, TensorSpec};
 use nerite_memory::Access;
 use nerite_schedule::{Arrival, Deadline, PriorityLevels, Repeat, Span, Spans, Ticket, TimeoutAction, Wants};
 use nerite_tensor::Name;
@@ -16,10 +16,8 @@ use crate::sequences::step;
 pub(crate) struct Arrivals {
     levels: PriorityLevels,
     /// Inputs whose shapes must be equal in jobs that run together, apart from the number of rows.
-    compared: Vec<Name>,
+    compared: Vec<Compared>,
     padding: Padding,
-    /// All inputs.
-    inputs: Vec<Name>,
     wants: Wants,
     /// Whether the scheduler orders sequences.
     of_sequences: bool,
@@ -27,15 +25,26 @@ pub(crate) struct Arrivals {
     repeats: bool,
 }
 
+/// An input whose shapes are compared.
+#[derive(Debug)]
+struct Compared {
+    /// Its index in the configuration.
+    index: usize,
+    name: Name,
+    /// How it is padded, if it is.
+    padded: Option<PaddedInput>,
+}
+
 impl Arrivals {
     /// Descriptions of jobs with these inputs, for a scheduler with these levels that reads what `wants` says.
     pub fn new(levels: PriorityLevels, inputs: &[TensorSpec], wants: Wants) -> Arrivals {
-        let compared = inputs.iter().filter(|input| is_compared(input)).map(|input| input.name.clone()).collect();
+        let compared = inputs.iter().enumerate().filter(|(_, input)| is_compared(input));
         Arrivals {
             levels,
-            compared,
+            compared: compared
+                .map(|(index, input)| Compared { index, name: input.name.clone(), padded: None })
+                .collect(),
             padding: Padding::default(),
-            inputs: inputs.iter().map(|input| input.name.clone()).collect(),
             wants,
             of_sequences: false,
             repeats: false,
@@ -43,7 +52,10 @@ impl Arrivals {
     }
 
     /// The same, for a model with padded inputs: requests may run together if their inputs are padded to the same shape.
-    pub fn with_padding(self, padding: Padding) -> Arrivals {
+    pub fn with_padding(mut self, padding: Padding) -> Arrivals {
+        for Compared { name, padded, .. } in &mut self.compared {
+            *padded = padding.input(name).cloned();
+        }
         Arrivals { padding, ..self }
     }
 
@@ -73,7 +85,7 @@ impl Arrivals {
                 self.deadline(job, arrived_us)
             },
             shapes: if self.wants.shapes { self.key(job) } else { 0 },
-            spans: if self.wants.spans { self.spans(job) } else { Spans::new() },
+            spans: if self.wants.spans { spans(job) } else { Spans::new() },
             sequence: if self.of_sequences { step(job) } else { None },
             repeat: if self.repeats { Repeat::Possible } else { Repeat::Never },
             ..Arrival::new(Ticket(0), job.rows().max(1))
@@ -95,39 +107,41 @@ impl Arrivals {
     /// Equal for jobs that may run together; rarely equal for others.
     fn key(&self, job: &Job) -> u64 {
         let mut hasher = DefaultHasher::new();
-        for name in &self.compared {
-            self.features(job, name).hash(&mut hasher);
+        for input in &self.compared {
+            input.features(job).hash(&mut hasher);
         }
         hasher.finish()
     }
 
     /// Whether two jobs may run together. Clients choose the values that the keys are made of, so equal keys are no proof.
     pub fn may_join(&self, one: &Job, next: &Job) -> bool {
-        !self.wants.shapes || self.compared.iter().all(|name| self.features(one, name) == self.features(next, name))
+        !self.wants.shapes || self.compared.iter().all(|input| input.features(one) == input.features(next))
     }
+}
 
-    /// The dimensions of an input without its rows, as the model gets them; `None` for one that the job does not have.
-    fn features<'a>(&self, job: &'a Job, name: &str) -> Option<Cow<'a, [i64]>> {
-        let shape = &job.input(name)?.shape;
-        Some(match self.padding.input(name) {
+/// The address ranges of the inputs, if any input lies in memory that a client shares. Only there can inputs of two jobs be adjacent.
+fn spans(job: &Job) -> Spans {
+    if job.inputs().iter().all(|input| input.data.access() == Access::Private) {
+        return Spans::new();
+    }
+    job.inputs()
+        .iter()
+        .map(|input| Span {
+            allocation: input.data.owner() as u64,
+            offset: input.data.as_ptr().addr() as u64,
+            len: input.data.len() as u64,
+        })
+        .collect()
+}
+
+impl Compared {
+    /// The dimensions of the input without its rows, as the model gets them; `None` if the job does not have it.
+    fn features<'a>(&self, job: &'a Job) -> Option<Cow<'a, [i64]>> {
+        let shape = &job.inputs().at(self.index)?.shape;
+        Some(match &self.padded {
             Some(padded) => Cow::Owned(padded.padded(shape).into_iter().skip(1).collect()),
             None => Cow::Borrowed(shape.get(1..).unwrap_or_default()),
         })
-    }
-
-    /// The address ranges of the inputs, if any input lies in memory that a client shares. Only there can inputs of two jobs be adjacent.
-    fn spans(&self, job: &Job) -> Spans {
-        if job.inputs().iter().all(|input| input.data.access() == Access::Private) {
-            return Spans::new();
-        }
-        let inputs = self.inputs.iter().filter_map(|name| job.input(name));
-        inputs
-            .map(|input| Span {
-                allocation: input.data.owner() as u64,
-                offset: input.data.as_ptr().addr() as u64,
-                len: input.data.len() as u64,
-            })
-            .collect()
     }
 }
 
@@ -145,7 +159,7 @@ pub(crate) fn is_compared(input: &TensorSpec) -> bool {
 mod tests {
     use nerite_backend::ModelVersion;
     use nerite_memory::Buffer;
-    use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Sequence, WantedOutputs};
+    use nerite_request::{AdmittedRequest, Cancel, Inputs, Parameters, Reply, Sequence, WantedOutputs};
     use nerite_schedule::QueuePolicy;
     use nerite_tensor::{DataType, Shape, Tensor};
 
@@ -170,10 +184,13 @@ mod tests {
             shape: Shape::from_slice(shape),
             data: Buffer::empty(),
         };
+        let index = |name: &str| ["A", "B", "C"].iter().position(|known| *known == name);
+        let arranged =
+            inputs.iter().map(tensor).collect::<Inputs>().arranged(3, |tensor| index(&tensor.name).ok_or(()));
         let request = AdmittedRequest {
             id: "".into(),
             rows: inputs.first().map_or(1, |(_, shape)| shape[0] as u32),
-            inputs: inputs.iter().map(tensor).collect(),
+            inputs: arranged.expect("the model has these inputs"),
             wanted: WantedOutputs::new(),
             priority: 1,
             timeout_us: 7,

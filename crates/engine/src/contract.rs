@@ -45,9 +45,9 @@ pub struct Tensors {
 /// Tensors that fit their model.
 #[derive(Debug)]
 pub struct CheckedTensors {
-    /// Inputs in the client's order, in the shapes the model sees.
+    /// Inputs in the order of the model's configuration, with its names, and in the shapes the model sees.
     pub inputs: Inputs,
-    /// Requested outputs, each with its memory.
+    /// Requested outputs in the client's order, with the configuration's names. Each has its memory.
     pub wanted: WantedOutputs,
     /// Rows: the batch dimension, 1 without one.
     pub rows: u32,
@@ -96,7 +96,7 @@ impl Contract<'_> {
     }
 
     fn check_from(&self, request: Prefix<'_>, tensors: Tensors, sender: Sender) -> Result<CheckedTensors, Status> {
-        let Tensors { mut inputs, wanted, is_raw } = tensors;
+        let Tensors { inputs, wanted, is_raw } = tensors;
         let wanted = self.check_wanted(wanted)?;
         let specs = ByName::new(self.inputs, |spec| &spec.name);
         check_inputs(request, &inputs, self)?;
@@ -105,10 +105,13 @@ impl Contract<'_> {
             Sender::Client => string_bytes(&inputs, self)?,
             Sender::Server => 0,
         };
-        for input in &mut inputs {
-            let spec = specs.find(&input.name).ok_or_else(|| unexpected_input(&input.name, self))?;
+        let inputs = inputs.arranged(self.inputs.len(), |input| {
+            let index = specs.index_of(&input.name).ok_or_else(|| unexpected_input(&input.name, self))?;
+            let spec = &self.inputs[index];
             check_input(request, input, spec, self, is_raw)?;
-        }
+            input.name = spec.name.clone();
+            Ok::<_, Status>(index)
+        })?;
         Ok(CheckedTensors { inputs, wanted, rows, string_bytes })
     }
 
@@ -125,19 +128,19 @@ impl Contract<'_> {
         self.check_from(request, tensors, Sender::Server)
     }
 
-    /// An empty list means all outputs.
-    fn check_wanted(&self, wanted: WantedOutputs) -> Result<WantedOutputs, Status> {
+    /// An empty list means all outputs. From here on their names are the configuration's.
+    fn check_wanted(&self, mut wanted: WantedOutputs) -> Result<WantedOutputs, Status> {
         if wanted.is_empty() {
             return Ok(self.outputs.iter().map(|o| Wanted { name: o.name.clone(), slot: None }).collect());
         }
         let specs = ByName::new(self.outputs, |spec| &spec.name);
-        match wanted.iter().find(|w| specs.find(&w.name).is_none()) {
-            Some(stranger) => Err(Status::invalid(format!(
-                "unexpected inference output '{}' for model '{}'",
-                stranger.name, self.model
-            ))),
-            None => Ok(wanted),
+        for Wanted { name, .. } in &mut wanted {
+            let spec = specs.find(name).ok_or_else(|| {
+                Status::invalid(format!("unexpected inference output '{name}' for model '{}'", self.model))
+            })?;
+            *name = spec.name.clone();
         }
+        Ok(wanted)
     }
 }
 

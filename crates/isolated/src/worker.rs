@@ -119,6 +119,8 @@ struct Worker<O> {
 struct Loaded {
     name: Name,
     version: Name,
+    /// The names of the inputs in the configuration.
+    inputs: Vec<Name>,
     is_decoupled: bool,
     /// Whether its requests may run again.
     repeats: bool,
@@ -206,10 +208,11 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
         context.files.end(&context.model)?;
         let is_decoupled = context.config.decoupled();
         let repeats = context.config.sequence_batching().is_some_and(|batching| batching.iterative_sequence);
+        let inputs = context.config.input.iter().map(|input| input.name.as_str().into()).collect();
         let (name, version) = (context.model.into(), context.version.to_string().into());
         let executions = Arc::new(Executions { since: Mutex::default(), talk: Arc::clone(&self.talk) });
         let memory = Vec::new();
-        let mut loaded = Loaded { name, version, is_decoupled, repeats, executions, instance, model, memory };
+        let mut loaded = Loaded { name, version, inputs, is_decoupled, repeats, executions, instance, model, memory };
         loaded.report_memory(&self.talk);
         self.model = Some(loaded);
         Ok(Ready { python: None, numpy: None, guard: true, decides: false }.to_string())
@@ -223,7 +226,7 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
         let Some(loaded) = &mut self.model else {
             return Answer { error: Some("it has no model"), ..Answer::default() }.to_string();
         };
-        let requests = Requests::read(&self.talk, command, loaded.is_decoupled);
+        let requests = Requests::read(&self.talk, command, &loaded.inputs, loaded.is_decoupled);
         let meter = Arc::<Executions>::clone(&loaded.executions);
         let version = ModelVersion::new(loaded.name.clone(), loaded.version.clone(), meter);
         let jobs = requests.jobs(&version, loaded.repeats);

@@ -63,7 +63,7 @@ impl EmbeddedInstance {
         let (loaded, inputs, mut lists) = (&self.loaded, work.inputs(), std::mem::take(&mut self.lists));
         let data = out_of_reach(inputs, &loaded.untrusted_inputs, &mut self.copies)?;
         for (at, (input, data)) in inputs.iter().zip(data).enumerate() {
-            let (port, index) = loaded.input(&input.name, at)?;
+            let (port, index) = loaded.input(&input.name, work.index_of(at))?;
             let (name, shape) = (input.name.clone(), port.graph_shape(&input.shape));
             let mut tensor = Tensor { name, datatype: input.datatype, shape, data };
             let is_shared = tensor.data.access() == Access::Shared;

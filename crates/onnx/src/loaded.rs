@@ -102,25 +102,18 @@ impl<I: Copy> PortIds<I> {
 }
 
 impl Loaded {
-    /// The input called `name`, which is usually the one at `place`, and its index.
-    pub fn input(&self, name: &str, place: usize) -> Result<(&Port, usize), Status> {
-        let found = find(&self.ports.inputs, name, place);
-        let (port, index) = found.ok_or_else(|| Status::invalid(format!("the model has no input '{name}'")))?;
-        if self.graph.knows_input(index) { Ok((port, index)) } else { Err(unknown(name)) }
+    /// The input called `name`, which has the index `in_requests` in requests, and its index in the graph.
+    pub fn input(&self, name: &str, in_requests: usize) -> Result<(&Port, usize), Status> {
+        let index = self.ports.input_index(name, in_requests);
+        let index = index.ok_or_else(|| Status::invalid(format!("the model has no input '{name}'")))?;
+        if self.graph.knows_input(index) { Ok((&self.ports.inputs[index], index)) } else { Err(unknown(name)) }
     }
 
-    /// The output called `name`, which is usually the one at `place`, and its index.
-    pub fn output(&self, name: &str, place: usize) -> Result<(&Port, usize), Status> {
-        let found = find(&self.ports.outputs, name, place);
-        found.filter(|(_, index)| self.graph.knows_output(*index)).ok_or_else(|| unknown(name))
+    /// The output called `name`, which is usually the one at `expected`, and its index.
+    pub fn output(&self, name: &str, expected: usize) -> Result<(&Port, usize), Status> {
+        let index = self.ports.output_index(name, expected).filter(|index| self.graph.knows_output(*index));
+        index.map(|index| (&self.ports.outputs[index], index)).ok_or_else(|| unknown(name))
     }
-}
-
-/// Clients usually name tensors in the order in which the graph declares them.
-fn find<'p>(ports: &'p [Port], name: &str, place: usize) -> Option<(&'p Port, usize)> {
-    let is_named = |at: &usize| ports.get(*at).is_some_and(|port| port.name == name);
-    let at = Some(place).filter(is_named).or_else(|| ports.iter().position(|port| port.name == name))?;
-    Some((ports.get(at)?, at))
 }
 
 fn dims(tensor: &Tensor) -> impl Iterator<Item = usize> {

@@ -152,9 +152,9 @@ impl OrtInstance {
 
     /// The indices of the graph's outputs that the work wants.
     fn wanted(&self, work: &Work<'_>) -> Result<Vec<usize>, Status> {
-        let index = |name: &Name| self.ports.outputs.iter().position(|port| port.name == *name);
         let unknown = |name: &Name| Status::invalid(format!("the model has no output '{name}'"));
-        work.wanted().iter().map(|name| index(name).ok_or_else(|| unknown(name))).collect()
+        let wanted = work.wanted().iter().enumerate();
+        wanted.map(|(at, name)| self.ports.output_index(name, at).ok_or_else(|| unknown(name))).collect()
     }
 
     /// Memory for the outputs whose size is known in advance.
@@ -176,8 +176,8 @@ impl OrtInstance {
     /// The inputs, aligned, in the order of the request, each with the graph's index and the shape that the graph
     /// takes.
     fn feeds(&self, work: &Work<'_>) -> Result<Vec<Feed>, Status> {
-        let feed = |tensor: &Tensor| {
-            let index = self.ports.inputs.iter().position(|port| port.name == tensor.name);
+        let feed = |(at, tensor): (usize, &Tensor)| {
+            let index = self.ports.input_index(&tensor.name, work.index_of(at));
             let index = index.ok_or_else(|| Status::invalid(format!("the model has no input '{}'", tensor.name)))?;
             self.traits.fragile.check(tensor)?;
             let shape = self.ports.inputs[index].graph_shape(&tensor.shape);
@@ -188,7 +188,7 @@ impl OrtInstance {
             };
             Ok(Feed { index, tensor: Tensor { data, shape, ..tensor.clone() } })
         };
-        work.inputs().iter().map(feed).collect()
+        work.inputs().iter().enumerate().map(feed).collect()
     }
 
     /// Runs the graph. Outputs with memory are written there. The library allocates the others, and they are returned.

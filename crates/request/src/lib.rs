@@ -28,6 +28,7 @@ mod cancel;
 mod exactly_one;
 mod infer_request;
 mod input_memory;
+mod inputs;
 pub mod inspect;
 mod lease_notice;
 pub mod limits;
@@ -53,6 +54,7 @@ pub use infer_request::{
     InferInput, InferRequest, InferRequestedOutput, RequestedOutputs, Sequence, SequenceId, Source,
 };
 pub use input_memory::InputMemory;
+pub use inputs::Inputs;
 pub use lease_notice::{LeaseNotice, SessionRef};
 pub use nerite_budget::{OverShare, PeerAccount, PeerCharge};
 pub use nerite_tensor::Name;
@@ -61,7 +63,7 @@ pub use peer::{Network, Peer};
 pub use recycled::{FreeList, Recycle, Recycled, clear_list};
 pub use region_ref::RegionRef;
 pub use reply::{Counted, Deliver, DeliverNumbered, Numbered, PlaceQuery, PolicyData, Reply};
-pub use request::{AdmittedRequest, Inputs, Request, Wanted, WantedOutputs};
+pub use request::{AdmittedRequest, Request, Wanted, WantedOutputs};
 pub use response::{InferResponse, Output, Outputs, Response};
 pub use status::{Code, Status};
 pub use trace::{

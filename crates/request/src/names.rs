@@ -37,25 +37,31 @@ impl<'i, T> ByName<'i, T> {
     /// The item of that name.
     #[inline]
     pub fn find(&self, name: &str) -> Option<&'i T> {
+        self.items.get(self.index_of(name)?)
+    }
+
+    /// The index of the item of that name.
+    #[inline]
+    pub fn index_of(&self, name: &str) -> Option<usize> {
         let next = self.next.get();
         match self.items.get(next) {
             Some(item) if (self.name)(item) == name => {
                 self.found(next);
-                Some(item)
+                Some(next)
             }
             _ => self.search(name),
         }
     }
 
     #[inline(never)]
-    fn search(&self, name: &str) -> Option<&'i T> {
+    fn search(&self, name: &str) -> Option<usize> {
         let at = if self.items.len() <= FEW {
             self.items.iter().position(|item| (self.name)(item) == name)
         } else {
             self.table.get(name).copied()
         }?;
         self.found(at);
-        self.items.get(at)
+        Some(at)
     }
 
     /// The next item is expected after this one. After the last one, the first is expected again.

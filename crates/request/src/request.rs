@@ -1,10 +1,10 @@
 //! What does a model get?
 
 use nerite_memory::Slot;
-use nerite_tensor::{Name, Tensor};
+use nerite_tensor::Name;
 use smallvec::SmallVec;
 
-use crate::{Cancel, Parameters, Reply, Sequence};
+use crate::{Cancel, Inputs, Parameters, Reply, Sequence};
 
 /// A request whose tensors are memory, but are not checked against its model. One part of the server sends it to another.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub struct AdmittedRequest {
     pub id: Name,
     /// Rows in it: the batch dimension, 1 for models without one.
     pub rows: u32,
-    /// Input tensors, in the client's order.
+    /// Input tensors, in the order of the model's configuration.
     pub inputs: Inputs,
     /// Outputs wanted, each at most once, and at least one: "all" was replaced by their names.
     pub wanted: WantedOutputs,
@@ -53,9 +53,6 @@ pub struct AdmittedRequest {
     /// Takes the responses.
     pub reply: Reply,
 }
-
-/// The tensors that go into a model. A list of one needs no allocation.
-pub type Inputs = SmallVec<[Tensor; 1]>;
 
 /// The outputs that a request wants. A list of one or two needs no allocation.
 pub type WantedOutputs = SmallVec<[Wanted; 2]>;

@@ -70,6 +70,23 @@ fn a_fitting_request_is_admitted_with_its_rows() {
 }
 
 #[test]
+fn inputs_get_the_order_and_the_names_of_the_configuration() {
+    let long = "an_input_whose_name_is_long_for_a_name";
+    let names = ["A", "B", long, "D"];
+    let inputs_of_model = names.map(|name| TensorSpec { optional: name != "A", ..spec(name, DataType::Fp32, &[4]) });
+    let contract = Contract { model: "m", batch_max: 8, inputs: &inputs_of_model, outputs: &inputs_of_model };
+    let inputs = [long, "A"].map(|name| input(name, DataType::Fp32, &[1, 4], &[0; 16])).to_vec();
+    let outputs = [InferRequestedOutput { name: long.into(), region: None, session: None, classes: 0 }];
+    let mut infer_request = InferRequest { inputs, outputs: outputs.into_iter().collect(), ..InferRequest::default() };
+    let admitted = admit(&mut infer_request, &contract, &NoRegions).unwrap();
+    let found: Vec<_> = (0..names.len()).map(|at| admitted.inputs.at(at).map(|input| input.name.as_str())).collect();
+    assert_eq!(found, [Some("A"), None, Some(long), None]);
+    // Their text is the configuration's: no copy of it was made.
+    let text = inputs_of_model[2].name.as_ptr();
+    assert_eq!((admitted.inputs[1].name.as_ptr(), admitted.wanted[0].name.as_ptr()), (text, text));
+}
+
+#[test]
 fn each_fault_has_its_text() {
     let id = "[request id: <id_unknown>] ";
     check(pair(9), &[], Err(&format!("{id}inference request batch-size must be <= 8 for 'm'")));

@@ -15,10 +15,10 @@ impl Job {
         }
     }
 
-    /// Replaces the data of the input of this name until [`Job::restore_data`]. Its memory counts as used meanwhile.
-    pub(crate) fn replace_data(&mut self, name: &str, data: Buffer) {
+    /// Replaces the data of the input at this position until [`Job::restore_data`]. Its memory counts as used meanwhile.
+    pub(crate) fn replace_data(&mut self, at: usize, data: Buffer) {
         let JobParts { inputs, replaced, .. } = &mut *self.0;
-        if let Some((at, input)) = inputs.iter_mut().enumerate().find(|(_, input)| input.name == name) {
+        if let Some(input) = inputs.get_mut(at) {
             replaced.push((at, std::mem::replace(&mut input.data, data)));
         }
     }

@@ -3,7 +3,7 @@
 use nerite_config::{GraphSignature, ModelConfig, TensorSignature, config_data_type, proto};
 use nerite_tensor::{DataType, Shape, Tensor, element_count};
 
-/// The inputs and outputs of a graph, in its order.
+/// The inputs and outputs of a graph, in its order until [`Ports::arrange`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ports {
     /// The inputs without a value of their own, and those that the configuration lists: see [`Ports::open`].
@@ -69,6 +69,24 @@ impl Ports {
         names
     }
 
+    /// Puts inputs and outputs into the order of the configuration: a tensor has the same index here and there. Those that it does not list, such as
+    /// inputs that the server adds, come last.
+    pub fn arrange(&mut self, config: &ModelConfig) {
+        let place = |listed: Option<usize>| listed.unwrap_or(usize::MAX);
+        self.inputs.sort_by_cached_key(|port| place(config.input.iter().position(|input| input.name == port.name)));
+        self.outputs.sort_by_cached_key(|port| place(config.output.iter().position(|output| output.name == port.name)));
+    }
+
+    /// The index of the input called `name`. It is looked for at the index that it has in requests first.
+    pub fn input_index(&self, name: &str, in_requests: usize) -> Option<usize> {
+        index(&self.inputs, name, in_requests)
+    }
+
+    /// The index of the output called `name`. It is looked for at `expected` first.
+    pub fn output_index(&self, name: &str, expected: usize) -> Option<usize> {
+        index(&self.outputs, name, expected)
+    }
+
     /// The output called `name`.
     pub fn output(&self, name: &str) -> Option<&Port> {
         self.outputs.iter().find(|port| port.name == name)
@@ -93,6 +111,11 @@ impl Ports {
             inputs.iter().find(|input| input.name == port.name)?.shape.get(axis).copied()
         })
     }
+}
+
+fn index(ports: &[Port], name: &str, expected: usize) -> Option<usize> {
+    let is_named = |at: &usize| ports.get(*at).is_some_and(|port| port.name == name);
+    Some(expected).filter(is_named).or_else(|| ports.iter().position(|port| port.name == name))
 }
 
 impl Port {
@@ -192,6 +215,18 @@ mod tests {
         check_scalar("output { name: 's' dims: [ 1, 1 ] }", &[1, 1]);
         check_scalar("max_batch_size: 4 output { name: 's' dims: [ 1 ] }", &[1, 1]);
         check_scalar("max_batch_size: 4 output { name: 's' dims: [ 1 ] reshape { shape: [] } }", &[1]);
+    }
+
+    #[test]
+    fn a_tensor_has_the_same_index_in_the_graph_and_in_the_configuration() {
+        let text = "input [{ name: 'b' }, { name: 'a' }] output [{ name: 'z' }, { name: 'y' }]";
+        let config = nerite_config::parse_text("config.pbtxt", text.as_bytes()).expect("a configuration");
+        let all = |names: &[&str]| names.iter().map(|name| port(name, &[])).collect::<Vec<_>>();
+        let mut ports = Ports { inputs: all(&["START", "a", "b"]), outputs: all(&["y", "z"]), ..Ports::default() };
+        ports.arrange(&config);
+        assert_eq!((&ports.inputs, &ports.outputs), (&all(&["b", "a", "START"]), &all(&["z", "y"])));
+        assert_eq!((ports.input_index("a", 1), ports.input_index("START", 0)), (Some(1), Some(2)));
+        assert_eq!((ports.output_index("y", 0), ports.output_index("x", 0)), (Some(1), None));
     }
 
     #[test]

@@ -9,15 +9,14 @@ use crate::limits::DEVICE_BATCH_BYTES_MAX;
 
 /// Whether two jobs' tensors differ in nothing but their rows, except for ragged and padded ones. They may lie on the host or on one device.
 pub(super) fn fit(a: &Job, b: &Job, ragged: &Ragged) -> bool {
-    a.inputs().len() == b.inputs().len()
-        && a.inputs().iter().all(|x| {
-            b.input(&x.name).is_some_and(|y| {
-                x.datatype == y.datatype
-                    && !x.shape.is_empty()
-                    && (x.shape.get(1..) == y.shape.get(1..) || ragged.may_differ(&x.name, &x.shape, &y.shape))
-                    && !matches!((x.data.place(), y.data.place()), (Place::Device(one), Place::Device(other)) if one != other)
-            })
-        })
+    let (a, b) = (a.inputs(), b.inputs());
+    // If both leave out the same, equal positions mean the same input.
+    a.len() == b.len() && a.left_out() == b.left_out() && a.iter().zip(b).enumerate().all(|(at, (x, y))| {
+        x.datatype == y.datatype
+            && !x.shape.is_empty()
+            && (x.shape.get(1..) == y.shape.get(1..) || ragged.may_differ(a.index_of(at), &x.shape, &y.shape))
+            && !matches!((x.data.place(), y.data.place()), (Place::Device(one), Place::Device(other)) if one != other)
+    })
 }
 
 /// The inputs of a batch's jobs, as far as they are known while the batch is formed.
@@ -38,18 +37,20 @@ pub(super) struct BatchInputs {
 impl BatchInputs {
     /// The same with one job more, which comes after `last`.
     pub fn with(self, last: Option<&Job>, job: &Job, ragged: &Ragged) -> BatchInputs {
-        let follows = |input: &Tensor| {
-            let before = last.and_then(|last| last.input(&input.name));
+        let inputs = job.inputs();
+        let follows = |(at, input): (usize, &Tensor)| {
+            let before = last.and_then(|last| last.inputs().at(inputs.index_of(at)));
             before.is_none_or(|before| {
                 (before.data.place().is_host() && input.data.place().is_host())
                     || Buffer::joined(&[&before.data, &input.data]).is_some()
             })
         };
-        let padded = || job.inputs().iter().filter_map(|input| Some((input, ragged.padded(&input.name)?)));
+        let padded =
+            || inputs.iter().enumerate().filter_map(|(at, input)| Some((input, ragged.padded(inputs.index_of(at))?)));
         BatchInputs {
-            bytes: job.inputs().iter().fold(self.bytes, |sum, input| sum.saturating_add(input.data.len())),
+            bytes: inputs.iter().fold(self.bytes, |sum, input| sum.saturating_add(input.data.len())),
             is_on_device: self.is_on_device || !job.has_host_inputs(),
-            is_apart: self.is_apart || !job.inputs().iter().all(follows),
+            is_apart: self.is_apart || !inputs.iter().enumerate().all(follows),
             is_padded_on_device: self.is_padded_on_device || padded().any(|(input, _)| !input.data.place().is_host()),
             needs_padding: self.needs_padding
                 || padded().any(|(input, padded)| padded.padded(&input.shape) != input.shape),

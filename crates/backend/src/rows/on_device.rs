@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 use nerite_memory::{Buffer, Extent, Place, Reason, Slot, SlotError};
 use nerite_request::Status;
-use nerite_tensor::{Name, Tensor};
+use nerite_tensor::Tensor;
 use smallvec::SmallVec;
 
 use super::DeviceBlocks;
@@ -40,7 +40,8 @@ impl Unread {
 
 /// An input that is gathered.
 struct Column {
-    name: Name,
+    /// Its position among the inputs of each job.
+    at: usize,
     block: Slot,
     /// Bytes of the block that have been written.
     len: usize,
@@ -62,13 +63,13 @@ pub(super) fn gather(jobs: &mut Jobs, blocks: &mut DeviceBlocks) -> Result<Unrea
             Err(error) => unread.0.push_back((at, jobs.remove(at), error)),
         }
     }
-    for Column { name, block, len } in columns {
+    for Column { at, block, len } in columns {
         let whole = block.filled().into_buffer();
         let mut from = 0;
         for job in jobs.iter_mut() {
-            let size = job.input(&name).map_or(0, |input| input.data.len());
+            let size = job.inputs().get(at).map_or(0, |input| input.data.len());
             let part = Extent::new(from, size, len).expect("`len` is the sum of these sizes");
-            job.replace_data(&name, whole.slice(part));
+            job.replace_data(at, whole.slice(part));
             from = part.end();
         }
     }
@@ -79,34 +80,34 @@ pub(super) fn gather(jobs: &mut Jobs, blocks: &mut DeviceBlocks) -> Result<Unrea
 /// rows lie end to end is gathered if another one must be: a job whose inputs cannot be copied is taken out, and the rows around its own are apart then.
 fn columns(jobs: &[Job], blocks: &mut DeviceBlocks) -> Result<Vec<Column>, SlotError> {
     let Some(first) = jobs.first() else { return Ok(Vec::new()) };
-    let parts_of = |name: &Name| jobs.iter().filter_map(|job| job.input(name)).collect::<SmallVec<[&Tensor; 8]>>();
-    let all = first.inputs().iter().map(|input| parts_of(&input.name));
-    let on_device: Vec<_> = all.filter(|parts| !is_host(parts)).collect();
-    let is_joined = |parts: &SmallVec<[&Tensor; 8]>| {
+    let parts_of = |at: usize| jobs.iter().filter_map(|job| job.inputs().get(at)).collect::<SmallVec<[&Tensor; 8]>>();
+    let all = (0..first.inputs().len()).map(|at| (at, parts_of(at)));
+    let on_device: Vec<_> = all.filter(|(_, parts)| !is_host(parts)).collect();
+    let is_joined = |(_, parts): &(usize, SmallVec<[&Tensor; 8]>)| {
         Buffer::joined(&parts.iter().map(|part| &part.data).collect::<SmallVec<[&Buffer; 8]>>()).is_some()
     };
     if on_device.iter().all(is_joined) {
         return Ok(Vec::new());
     }
-    let column = |parts: SmallVec<[&Tensor; 8]>| {
-        let Tensor { name, data, .. } = parts.iter().find(|part| !part.data.place().is_host())?;
+    let column = |(at, parts): (usize, SmallVec<[&Tensor; 8]>)| {
+        let Tensor { data, .. } = parts.iter().find(|part| !part.data.place().is_host())?;
         let len = parts.iter().map(|part| part.data.len()).sum();
         let block = blocks.take(data.place(), len, |len| data.try_beside(len));
-        Some(block.map(|block| Column { name: name.clone(), block, len: 0 }))
+        Some(block.map(|block| Column { at, block, len: 0 }))
     };
     on_device.into_iter().filter_map(column).collect()
 }
 
 /// Copies the job's inputs behind those of the jobs before it.
 fn copy(job: &Job, columns: &mut [Column]) -> Result<(), Status> {
-    for Column { name, block, len } in &mut *columns {
-        let Some(Tensor { data, .. }) = job.input(name) else { continue };
+    for Column { at, block, len } in &mut *columns {
+        let Some(Tensor { name, data, .. }) = job.inputs().get(*at) else { continue };
         let reason = Reason::BatchGather.between(data.place(), block.place());
         block.fill_from(*len, data, reason).map_err(|error| Status::internal(format!("input '{name}': {error}")))?;
     }
     // The lengths grow only when all inputs were copied. So the next job overwrites what a failed one has left.
-    for Column { name, len, .. } in columns {
-        *len += job.input(name).map_or(0, |input| input.data.len());
+    for Column { at, len, .. } in columns {
+        *len += job.inputs().get(*at).map_or(0, |input| input.data.len());
     }
     Ok(())
 }

@@ -21,26 +21,37 @@ use crate::Job;
 /// What a configuration says about requests of unequal shapes.
 #[derive(Clone, Debug, Default)]
 pub struct Ragged {
-    inputs: Vec<Name>,
+    /// The indices of ragged inputs.
+    inputs: Vec<usize>,
     batch_inputs: Vec<BatchTensor>,
     scattered: Vec<Scattered>,
-    padding: Padding,
+    /// The padded inputs, by their indices.
+    padded: Vec<(usize, PaddedInput)>,
 }
 
 /// An input that the server makes for each batch.
 #[derive(Clone, Debug)]
 struct BatchTensor {
     kind: Kind,
-    names: Vec<String>,
+    names: Vec<Name>,
     datatype: DataType,
-    source: String,
+    source: Source,
+}
+
+/// The input of requests that a part is measured by.
+#[derive(Clone, Debug)]
+struct Source {
+    index: usize,
+    /// For errors.
+    name: Name,
 }
 
 /// An output whose parts have the shape of an input.
 #[derive(Clone, Debug)]
 struct Scattered {
     name: String,
-    source: String,
+    /// The index of that input.
+    source: usize,
     /// With the batch dimension. A -1 is replaced by the size of the input.
     dims: Vec<i64>,
 }
@@ -48,50 +59,56 @@ struct Scattered {
 impl Ragged {
     /// Reads them from a valid configuration.
     pub fn of(config: &ModelConfig) -> Ragged {
-        let ragged = config.inputs().into_iter().filter(|input| input.ragged);
+        let inputs = config.inputs();
+        let index = |name: &str| inputs.iter().position(|input| input.name == name);
+        let ragged = inputs.iter().enumerate().filter(|(_, input)| input.ragged);
         let outputs = config.outputs();
         let dims = |name: &String| {
             let spec = outputs.iter().find(|output| output.name == *name);
             spec.map(|spec| TensorSpec::shape(spec, config.batches()))
         };
         let batch_inputs = config.batch_input.iter().filter_map(|input| {
+            let source = input.source_input.first()?;
             Some(BatchTensor {
                 kind: input.kind(),
-                names: input.target_name.clone(),
+                names: input.target_name.iter().map(Name::from).collect(),
                 datatype: tensor_data_type(input.data_type)?,
-                source: input.source_input.first()?.clone(),
+                source: Source { index: index(source)?, name: source.into() },
             })
         });
-        let scattered = config.batch_output.iter().filter_map(|output| Some((output, output.source_input.first()?)));
+        let scattered =
+            config.batch_output.iter().filter_map(|output| Some((output, index(output.source_input.first()?)?)));
         let scattered = scattered.flat_map(|(output, source)| {
-            let one = |name: &String| Some(Scattered { name: name.clone(), source: source.clone(), dims: dims(name)? });
+            let one = |name: &String| Some(Scattered { name: name.clone(), source, dims: dims(name)? });
             output.target_name.iter().filter_map(one).collect::<Vec<_>>()
         });
+        let padding = Padding::of(config).unwrap_or_default();
+        let padded = |(at, input): (usize, &TensorSpec)| Some((at, padding.input(&input.name)?.clone()));
         Ragged {
-            inputs: ragged.map(|input| input.name).collect(),
+            inputs: ragged.map(|(at, _)| at).collect(),
             batch_inputs: batch_inputs.collect(),
             scattered: scattered.collect(),
-            padding: Padding::of(config).unwrap_or_default(),
+            padded: inputs.iter().enumerate().filter_map(padded).collect(),
         }
     }
 
     /// Whether the configuration says nothing about unequal shapes.
     pub fn is_empty(&self) -> bool {
-        self.inputs.is_empty() && self.batch_inputs.is_empty() && self.scattered.is_empty() && self.padding.is_empty()
+        self.inputs.is_empty() && self.batch_inputs.is_empty() && self.scattered.is_empty() && self.padded.is_empty()
     }
 
-    /// Whether the shapes of this input may differ among the jobs of a batch.
-    pub(super) fn has(&self, input: &str) -> bool {
-        self.inputs.iter().any(|name| name == input)
+    /// Whether the shapes of the input with this index may differ among the jobs of a batch.
+    pub(super) fn has(&self, input: usize) -> bool {
+        self.inputs.contains(&input)
     }
 
-    /// How this input is padded, if it is.
-    pub(super) fn padded(&self, input: &str) -> Option<&PaddedInput> {
-        self.padding.input(input)
+    /// How the input with this index is padded, if it is.
+    pub(super) fn padded(&self, input: usize) -> Option<&PaddedInput> {
+        self.padded.iter().find(|(index, _)| *index == input).map(|(_, padded)| padded)
     }
 
     /// Whether inputs of these unequal shapes may share an execution.
-    pub(super) fn may_differ(&self, input: &str, one: &[i64], next: &[i64]) -> bool {
+    pub(super) fn may_differ(&self, input: usize, one: &[i64], next: &[i64]) -> bool {
         let same = |padded: &PaddedInput| padded.padded(one).get(1..) == padded.padded(next).get(1..);
         self.has(input) || self.padded(input).is_some_and(same)
     }
@@ -109,12 +126,14 @@ impl Ragged {
     pub(super) fn batch_inputs(&self, jobs: &[Job]) -> Result<Vec<Tensor>, Status> {
         let mut made = Vec::new();
         for input in &self.batch_inputs {
-            let shapes: Vec<&[i64]> =
-                jobs.iter().map(|job| job.input(&input.source).map_or(&[][..], |source| &source.shape)).collect();
-            let (shape, numbers) = batch_input(input.kind, &input.source, &shapes)?;
+            let shapes: Vec<&[i64]> = jobs
+                .iter()
+                .map(|job| job.inputs().at(input.source.index).map_or(&[][..], |source| &source.shape))
+                .collect();
+            let (shape, numbers) = batch_input(input.kind, &input.source.name, &shapes)?;
             let data = bytes(input, &numbers)?;
-            let tensor = |name: &String| Tensor {
-                name: name.as_str().into(),
+            let tensor = |name: &Name| Tensor {
+                name: name.clone(),
                 datatype: input.datatype,
                 shape: shape.clone(),
                 data: data.clone(),
@@ -131,7 +150,7 @@ impl Ragged {
 
     /// Whether a job's part of an output is cut out of its rows, because it is scattered by an input that is padded.
     pub(super) fn is_cut(&self, output: &str) -> bool {
-        self.scattered.iter().any(|one| one.name == output && self.padded(&one.source).is_some())
+        self.scattered.iter().any(|one| one.name == output && self.padded(one.source).is_some())
     }
 
     /// Whether a job's part of an output has the shape of an input.
@@ -146,7 +165,7 @@ impl Ragged {
 
     fn shape_by_source(&self, output: &str, job: &Job) -> Option<Shape> {
         let scattered = self.scattered.iter().find(|one| one.name == output)?;
-        let source = job.input(&scattered.source)?;
+        let source = job.inputs().at(scattered.source)?;
         let dim = |(at, dim): (usize, &i64)| if *dim < 0 { source.shape.get(at).copied().unwrap_or(1) } else { *dim };
         Some(scattered.dims.iter().enumerate().map(dim).collect())
     }
@@ -196,7 +215,7 @@ fn bytes(input: &BatchTensor, numbers: &[u64]) -> Result<Buffer, Status> {
         i32::try_from(*number).map_err(|_| {
             Status::invalid(format!(
                 "input '{}' has {number} elements in a batch, INT32 counts to {}",
-                input.source,
+                input.source.name,
                 i32::MAX
             ))
         })

@@ -22,7 +22,7 @@ use crate::table::Handle;
 pub struct RequestObject {
     /// What its client set.
     pub client: ClientValues,
-    /// The inputs, in the client's order.
+    /// The inputs, in the order of the model's configuration.
     pub inputs: RequestInputs,
     /// Names of the requested outputs.
     pub wanted: Names,
@@ -125,7 +125,7 @@ impl RequestObject {
     pub fn new(mut job: Job, model: &ModelObject, counted: Counted, times: Times) -> Option<RequestObject> {
         let of_policies = job.responder().policy_data().to_vec();
         let mut tensors = job.take_inputs();
-        let inputs = match RequestInputs::new(tensors.drain(..), &of_policies, model) {
+        let inputs = match RequestInputs::new(tensors.drain(), &of_policies, model) {
             Ok(inputs) => inputs,
             Err(fault) => {
                 job.refuse(fault.into_status("TRITONBACKEND_ModelInstanceExecute"));

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use nerite_backend::{Job, Jobs, ModelVersion, Reschedule, now_ns};
 use nerite_memory::Buffer;
 use nerite_process::packets::{Command, OutputMemory, RequestRead, TensorAt};
-use nerite_request::{AdmittedRequest, InferResponse, Name, Recycled, Reply, Response, Status, Wanted};
+use nerite_request::names::ByName;
+use nerite_request::{AdmittedRequest, InferResponse, Inputs, Name, Recycled, Reply, Response, Status, Wanted};
 use nerite_tensor::Tensor;
 
 use super::memory::{buffer, buffer_with, slot};
@@ -27,14 +28,15 @@ struct Unread {
 }
 
 impl Requests {
-    pub(super) fn read(talk: &Arc<Talk>, command: &Command, is_decoupled: bool) -> Requests {
+    /// `names` are those of the inputs in the model's configuration.
+    pub(super) fn read(talk: &Arc<Talk>, command: &Command, names: &[Name], is_decoupled: bool) -> Requests {
         if let Some(first) = command.requests().next().filter(|_| talk.calls().is_some()) {
             talk.gone().have_come(first.number());
         }
         let (mut each, mut unread) = (Vec::new(), Vec::new());
         for (index, packet) in command.requests().enumerate() {
             let worker_request = WorkerRequest::new(talk, packet.number(), index, is_decoupled);
-            unread.push(match read(talk, &worker_request, packet) {
+            unread.push(match read(talk, &worker_request, packet, names) {
                 Ok(request) => Some(request),
                 Err(status) => {
                     worker_request.take(Response::failed(status));
@@ -87,12 +89,20 @@ impl Requests {
     }
 }
 
-fn read(talk: &Talk, worker_request: &Arc<WorkerRequest>, packet: RequestRead<'_>) -> Result<Unread, Status> {
+fn read(
+    talk: &Talk,
+    worker_request: &Arc<WorkerRequest>,
+    packet: RequestRead<'_>,
+    names: &[Name],
+) -> Result<Unread, Status> {
     let id = packet.id();
     // A process without calls answers its whole batch at once, and does not report when the engine drops inputs.
     let held = talk.calls().map(|_| Arc::new(InputsHeld(Arc::clone(worker_request))));
-    let inputs =
-        packet.inputs().map(|tensor| input(worker_request, held.as_ref(), tensor)).collect::<Result<_, Status>>()?;
+    let inputs = packet
+        .inputs()
+        .map(|tensor| input(worker_request, held.as_ref(), tensor))
+        .collect::<Result<Inputs, Status>>()?;
+    let inputs = arranged(inputs, names)?;
     let mut wanted =
         packet.outputs().map(|memory| output(worker_request, memory)).collect::<Result<Vec<_>, Status>>()?;
     let own = packet.own().unwrap_or(wanted.len()).min(wanted.len());
@@ -111,6 +121,17 @@ fn read(talk: &Talk, worker_request: &Arc<WorkerRequest>, packet: RequestRead<'_
         reply,
     };
     Ok(Unread { worker_request: Arc::clone(worker_request), request, states })
+}
+
+/// The server sends inputs in the order of the configuration, and then those that it adds. Which ones the client left out shows by the names.
+fn arranged(inputs: Inputs, names: &[Name]) -> Result<Inputs, Status> {
+    let (known, mut next_added) = (ByName::new(names, |name: &Name| name.as_str()), names.len());
+    inputs.arranged(names.len(), |input| {
+        Ok(known.index_of(&input.name).unwrap_or_else(|| {
+            next_added += 1;
+            next_added - 1
+        }))
+    })
 }
 
 fn input(
@@ -145,4 +166,26 @@ fn output(worker_request: &WorkerRequest, memory: Option<OutputMemory<'_>>) -> R
 
 fn senseless() -> Status {
     Status::internal("the server told of a tensor in words that make no sense")
+}
+
+#[cfg(test)]
+mod tests {
+    use nerite_tensor::{DataType, Shape};
+
+    use super::*;
+
+    #[test]
+    fn inputs_have_the_indices_that_they_have_in_the_server() {
+        let tensor = |name: &str| Tensor {
+            name: name.into(),
+            datatype: DataType::Fp32,
+            shape: Shape::new(),
+            data: Buffer::empty(),
+        };
+        let names = ["A", "B", "C"].map(Name::from);
+        let inputs = arranged(["A", "C", "START", "STATE"].map(tensor).into_iter().collect(), &names);
+        let inputs = inputs.expect("each has an index");
+        let found: Vec<_> = (0..6).map(|at| inputs.at(at).map(|input| input.name.as_str())).collect();
+        assert_eq!(found, [Some("A"), None, Some("C"), Some("START"), Some("STATE"), None]);
+    }
 }
