@@ -31,7 +31,7 @@ MODELS = ("py_identity", "py_strings", "py_deeds", "py_decoupled", "py_facts", "
 
 @contextlib.contextmanager
 def serving(launcher, name: str, models, *flags: str, with_too=()):
-    """A server whose Python models run on NVIDIA's library."""
+    """A server whose Python models run on NVIDIA's library. `models` are names of the catalogue, or models."""
     if launcher.oracle or any(launcher.urls):
         pytest.skip("for a server of this project's own")
     if not (triton.environment_path() / "bin").exists():
@@ -39,7 +39,7 @@ def serving(launcher, name: str, models, *flags: str, with_too=()):
     backends = triton.backend_directory(launcher.scratch / f"{name}_backends")
     repository = launcher.copy_of(name, *with_too)
     for one in models:
-        python_catalogue.put(repository, python_catalogue.named(one))
+        python_catalogue.put(repository, python_catalogue.named(one) if isinstance(one, str) else one)
     found = triton.environment()
     with environment(LD_LIBRARY_PATH=found["LD_LIBRARY_PATH"], PATH=found["PATH"]):
         with launcher.running(name, PATIENT, f"--backend-directory={backends}", *flags, repository=repository) as server:

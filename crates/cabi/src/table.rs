@@ -127,6 +127,14 @@ impl<T: Object> Handle<T> {
         self.take_when(|_| Ok(()))
     }
 
+    /// As [`Handle::take`], and drops the object. NULL is nothing to delete, as in Triton.
+    pub fn delete(self) -> Result<(), Fault> {
+        if !self.is_null() {
+            drop(self.take()?);
+        }
+        Ok(())
+    }
+
     /// As [`Handle::take`], if the object passes the check.
     pub fn take_when(self, check: impl FnOnce(&T) -> Result<(), Fault>) -> Result<T::Held, Fault> {
         T::table().take(self, check)

@@ -23,7 +23,7 @@ exports! {
     }
 
     "TRITONSERVER_ResponseAllocatorDelete" = allocator_delete(allocator: Handle<Allocator>) {
-        allocator.take()?;
+        allocator.delete()?;
     }
 
     "TRITONSERVER_ResponseAllocatorSetQueryFunction" = set_query_function(allocator: Handle<Allocator>, query: Option<QueryFn<Allocator>>) {

@@ -24,7 +24,7 @@ exports! {
     }
 
     "TRITONSERVER_BufferAttributesDelete" = attributes_delete(attributes: Attributes) {
-        attributes.take()?;
+        attributes.delete()?;
     }
 
     "TRITONSERVER_BufferAttributesSetMemoryType" = set_memory_type(attributes: Attributes, memory_type: u32) {

@@ -15,7 +15,7 @@ plain_exports! {
     }
 
     "TRITONSERVER_ErrorDelete" = error_delete(error: Handle<ErrorObject>) {
-        if !error.is_null() && let Err(fault) = error.take() {
+        if let Err(fault) = error.delete() {
             fault.into_status("TRITONSERVER_ErrorDelete");
         }
     }

@@ -19,9 +19,7 @@ fn output_at(response: &InferenceResponse, index: u32) -> Result<&ReturnedOutput
 
 exports! {
     "TRITONSERVER_InferenceResponseDelete" = response_delete(response: Response) {
-        if !response.is_null() {
-            response.take()?;
-        }
+        response.delete()?;
     }
 
     "TRITONSERVER_InferenceResponseModel" = model(response: Response, name: Out<*const c_char>, version: Out<i64>) {

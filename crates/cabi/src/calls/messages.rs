@@ -22,7 +22,7 @@ exports! {
     }
 
     "TRITONSERVER_MessageDelete" = message_delete(message: Handle<Message>) {
-        message.take()?;
+        message.delete()?;
     }
 }
 
@@ -38,7 +38,7 @@ plain_exports! {
     }
 
     "TRITONSERVER_ParameterDelete" = parameter_delete(parameter: Handle<ParameterObject>) {
-        if !parameter.is_null() && let Err(fault) = parameter.take() {
+        if let Err(fault) = parameter.delete() {
             fault.into_status("TRITONSERVER_ParameterDelete");
         }
     }

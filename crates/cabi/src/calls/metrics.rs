@@ -60,7 +60,7 @@ exports! {
     }
 
     "TRITONSERVER_MetricArgsDelete" = args_delete(args: Handle<MetricArgs>) {
-        args.take()?;
+        args.delete()?;
     }
 
     "TRITONSERVER_MetricNew" = metric_new(metric: Out<Handle<MetricObject>>, family: Handle<FamilyObject>, labels: Labels, count: u64) {

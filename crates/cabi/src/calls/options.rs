@@ -38,7 +38,7 @@ exports! {
     }
 
     "TRITONSERVER_ServerOptionsDelete" = options_delete(options: Options) {
-        options.take()?;
+        options.delete()?;
     }
 
     "TRITONSERVER_ServerOptionsSetServerId" = set_server_id(options: Options, id: Text) {

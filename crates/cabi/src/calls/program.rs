@@ -39,10 +39,12 @@ exports! {
     }
 
     "TRITONSERVER_ServerDelete" = server_delete(server: Server) {
-        let stopped = server.get()?.calls()?.stop();
-        // Two threads may delete it at the same time. The second one gets an error.
-        server.take()?;
-        stopped?;
+        if !server.is_null() {
+            let stopped = server.get()?.calls()?.stop();
+            // Two threads may delete it at the same time. The second one gets an error.
+            server.take()?;
+            stopped?;
+        }
     }
 
     "TRITONSERVER_ServerStop" = server_stop(server: Server) {
@@ -85,6 +87,6 @@ exports! {
     }
 
     "TRITONSERVER_MetricsDelete" = metrics_delete(metrics: Handle<MetricsPage>) {
-        metrics.take()?;
+        metrics.delete()?;
     }
 }

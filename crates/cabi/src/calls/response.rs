@@ -63,7 +63,7 @@ exports! {
     }
 
     "TRITONBACKEND_ResponseDelete" = response_delete(response: Response) {
-        response.take()?;
+        response.delete()?;
     }
 
     "TRITONBACKEND_ResponseOutput" = response_output(
@@ -111,11 +111,12 @@ exports! {
         // The caller keeps the error.
         let error = if error.is_null() { None } else { Some(error.get()?.status()) };
         let sent = response.take()?;
-        let fill = |responder: &mut _| match error {
-            Some(error) => Err(error),
-            None => sent.fill(responder),
-        };
-        sent.path.send(flags & COMPLETE_FINAL != 0, fill)?;
+        let is_last = flags & COMPLETE_FINAL != 0;
+        match error {
+            Some(error) if is_last => sent.path.answer_error(error)?,
+            Some(error) => sent.path.send(is_last, |_| Err(error))?,
+            None => sent.path.send(is_last, |responder| sent.fill(responder))?,
+        }
     }
 
     "TRITONBACKEND_ResponseSetStringParameter" = set_string_parameter(response: Response, name: Text, value: Text) {
@@ -140,7 +141,7 @@ exports! {
     }
 
     "TRITONBACKEND_ResponseFactoryDelete" = factory_delete(factory: Handle<Factory>) {
-        factory.take()?;
+        factory.delete()?;
     }
 
     "TRITONBACKEND_ResponseFactorySendFlags" = factory_send_flags(factory: Handle<Factory>, flags: u32) {

@@ -15,10 +15,7 @@ exports! {
     }
 
     "TRITONBACKEND_ModelInstanceResponseStatisticsDelete" = response_statistics_delete(statistics: Statistics) {
-        // As in Triton, NULL may be deleted.
-        if !statistics.is_null() {
-            statistics.take()?;
-        }
+        statistics.delete()?;
     }
 
     "TRITONBACKEND_ModelInstanceResponseStatisticsSetModelInstance" = set_model_instance(statistics: Statistics, instance: Handle<InstanceObject>) {

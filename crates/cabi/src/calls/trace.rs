@@ -59,7 +59,7 @@ exports! {
     }
 
     "TRITONSERVER_InferenceTraceDelete" = trace_delete(trace: Trace) {
-        trace.delete()?;
+        trace.delete_trace()?;
     }
 
     "TRITONSERVER_InferenceTraceId" = id(trace: Trace, id: Out<u64>) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nerite_backend::{Job, Outbox, Responder, Times};
 use nerite_locks::Mutex;
 use nerite_memory::{Place, Slot};
-use nerite_request::{Cancel, RequestTrace, Status};
+use nerite_request::{Cancel, Code, RequestTrace, Status};
 use nerite_tensor::Tensor;
 
 use super::{Counted, TraceObject, TraceOf, observed_handle};
@@ -97,6 +97,19 @@ impl ResponsePath {
                 drop(way);
                 job.finish(Err(lost), self.times);
             }
+        }
+        Ok(())
+    }
+
+    /// Ends the request with an error that is the backend's own answer. As in Triton, the backend reports whether the request counts as a success.
+    pub fn answer_error(&self, error: Status) -> Result<(), Fault> {
+        let job = self.lock().take().ok_or_else(|| self.over("a response"))?;
+        let mut times = self.times;
+        times.infer_ends();
+        if error.code == Code::Cancelled {
+            job.finish(Err(error), times);
+        } else {
+            job.answer_error(error, times);
         }
         Ok(())
     }

@@ -146,8 +146,11 @@ impl Handle<TraceObject> {
         sent.ok_or_else(|| Fault::misuse("the trace is the server's until its release function is called"))
     }
 
-    /// Deletes the trace. Its owner is told nothing more.
-    pub fn delete(self) -> Result<(), Fault> {
+    /// Deletes the trace. Its owner is told nothing more. NULL is nothing to delete, as in Triton.
+    pub fn delete_trace(self) -> Result<(), Fault> {
+        if self.is_null() {
+            return Ok(());
+        }
         let is_the_servers =
             |observed: &ObservedTrace| observed.unsent().is_none() && observed.trace.strong_count() > 0;
         let object = self.take_when(|object| match &object.traced {
