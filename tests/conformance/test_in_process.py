@@ -4,10 +4,13 @@ import ctypes
 import json
 import os
 import pathlib
+import queue
 import re
 import subprocess
 import sys
+import threading
 
+import numpy as np
 import pytest
 import triton
 from compiled_setup import compiled, put
@@ -219,7 +222,7 @@ class Library:
 
 
 def python_serves(library: str, repository: str, backends: str) -> None:
-    """In a process of its own: makes a server, asks for the index, and ends it."""
+    """In a process of its own: makes a server, asks for the index, runs a model, and ends it."""
     own, options, server, message = Library(pathlib.Path(library)), ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
     own.call("ServerOptionsNew", ctypes.byref(options))
     own.call("ServerOptionsSetModelRepositoryPath", options, repository.encode())
@@ -233,11 +236,57 @@ def python_serves(library: str, repository: str, backends: str) -> None:
     own.call("MessageSerializeToJson", message, ctypes.byref(base), ctypes.byref(size))
     print(json.dumps(json.loads(ctypes.string_at(base, size.value))))
     own.call("MessageDelete", message)
+    print(python_infers(own, server))
     try:
         own.call("ServerLoadModel", server, b"add")
     except RuntimeError as refused:
         print(refused)
     own.call("ServerDelete", server)
+
+
+def python_infers(own: "Library", server: ctypes.c_void_p) -> str:
+    """Runs the model `add` on numpy arrays. Its outputs are written into arrays as well."""
+    pointer, number, kind = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint32
+    to = ctypes.POINTER
+    allocate_type = ctypes.CFUNCTYPE(pointer, pointer, ctypes.c_char_p, ctypes.c_size_t, kind, number, pointer, to(pointer), to(pointer), to(kind), to(number))
+    free_type = ctypes.CFUNCTYPE(pointer, pointer, pointer, pointer, ctypes.c_size_t, kind, number)
+    callback_type = ctypes.CFUNCTYPE(None, pointer, kind, pointer)
+    inputs = {b"IN": np.array([1, 2, 3, 4], np.float32), b"IN1": np.array([10, 20, 30, 40], np.float32)}
+    outputs, responses, released = {}, queue.SimpleQueue(), threading.Event()
+
+    @allocate_type
+    def allocate(allocator, name, size, memory, device, userp, buffer, buffer_userp, actual_memory, actual_device):
+        outputs[name] = np.zeros(size, np.uint8)
+        buffer[0], buffer_userp[0], actual_memory[0], actual_device[0] = outputs[name].ctypes.data, None, 0, 0
+
+    @free_type
+    def free(allocator, buffer, buffer_userp, size, memory, device):
+        return None
+
+    @callback_type
+    def respond(response, flags, userp):
+        responses.put((pointer(response), flags))
+
+    @callback_type
+    def release(request, flags, userp):
+        released.set()
+
+    allocator, request, shape = pointer(), pointer(), (number * 1)(4)
+    own.call("ResponseAllocatorNew", ctypes.byref(allocator), allocate, free, None)
+    own.call("InferenceRequestNew", ctypes.byref(request), server, b"add", number(-1))
+    own.call("InferenceRequestSetReleaseCallback", request, release, None)
+    for name, array in inputs.items():
+        own.call("InferenceRequestAddInput", request, name, kind(11), shape, ctypes.c_uint64(1))
+        own.call("InferenceRequestAppendInputData", request, name, pointer(array.ctypes.data), ctypes.c_size_t(array.nbytes), kind(0), number(0))
+    own.call("InferenceRequestSetResponseCallback", request, allocator, None, respond, None)
+    own.call("ServerInferAsync", server, request, None)
+    response, flags = responses.get(timeout=60)
+    assert flags == 1 and released.wait(60)
+    own.call("InferenceResponseError", response)
+    own.call("InferenceResponseDelete", response)
+    own.call("InferenceRequestDelete", request)
+    own.call("ResponseAllocatorDelete", allocator)
+    return " ".join(f"{name.decode()} {output.view(np.float32).tolist()}" for name, output in sorted(outputs.items()))
 
 
 def python_confines(library: str, repository: str) -> None:
@@ -287,6 +336,7 @@ def test_python_has_a_server_by_ctypes(program):
     environment = program.environment | {"PYTHONPATH": os.pathsep.join([here, str(ROOT / "tests"), str(ROOT / "tests" / "models")])}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, env=environment, cwd=here)
     assert done.returncode == 0, done.stdout + done.stderr
-    index, refused = done.stdout.splitlines()
+    index, inferred, refused = done.stdout.splitlines()
     assert [model["state"] for model in json.loads(index)] == ["READY"] * 3
+    assert inferred == "OUT [11.0, 22.0, 33.0, 44.0] OUT1 [-9.0, -18.0, -27.0, -36.0]"
     assert refused.startswith("explicit model load / unload is not allowed if polling is enabled")
