@@ -6,7 +6,6 @@ It compiles the program and packs it. What it cannot do is done here, around it:
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pathlib
 import shutil
@@ -26,6 +25,10 @@ GIVEN_PROGRAM = HERE / "given_program.py"
 # Maturin's package starts the program `maturin`, which lies beside this interpreter. Without build isolation that folder need not be on the PATH.
 os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
 
+# Each call of this module has a process of its own. There `maturin` finds the program of NERITE_BIN, if it is set, instead of compiling one.
+if os.environ.get("NERITE_BIN"):
+    os.environ["CARGO"] = str(GIVEN_PROGRAM)
+
 get_requires_for_build_wheel = maturin.get_requires_for_build_wheel
 
 
@@ -40,32 +43,15 @@ def gather_examples() -> None:
         path.chmod(0o755 if path.is_dir() else 0o644)
 
 
-@contextlib.contextmanager
-def compiler():
-    """Meanwhile `maturin` finds the program of NERITE_BIN, if it is set, instead of compiling one."""
-    if not os.environ.get("NERITE_BIN"):
-        yield
-        return
-    before = os.environ.get("CARGO")
-    os.environ["CARGO"] = str(GIVEN_PROGRAM)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["CARGO"]
-        else:
-            os.environ["CARGO"] = before
-
-
 def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    # `maturin` wants the folder of the data here too.
     gather_examples()
     return maturin.prepare_metadata_for_build_wheel(metadata_directory, config_settings)
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     gather_examples()
-    with compiler():
-        return maturin.build_wheel(wheel_directory, {**ARGUMENTS, **(config_settings or {})}, metadata_directory)
+    return maturin.build_wheel(wheel_directory, {**ARGUMENTS, **(config_settings or {})}, metadata_directory)
 
 
 def build_sdist(sdist_directory, config_settings=None):
