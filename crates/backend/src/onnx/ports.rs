@@ -3,7 +3,7 @@
 use nerite_config::{GraphSignature, ModelConfig, TensorSignature, config_data_type, proto};
 use nerite_tensor::{DataType, Shape, Tensor, element_count};
 
-/// The inputs and outputs of a graph, in its order until [`Ports::arrange`].
+/// The inputs and outputs of a graph. They are in the order of the graph until [`Ports::arrange`] is called.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ports {
     /// The inputs without a value of their own, and those that the configuration lists: see [`Ports::open`].
