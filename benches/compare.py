@@ -27,7 +27,7 @@ sys.path[:0] = [str(HERE), *(str(HERE.parent / "tests" / part) for part in ("con
 
 from comparison.batch import batch_table  # noqa: E402
 from comparison.cells import CONCURRENCY, SIZES, cells, target_of  # noqa: E402
-from comparison.growth import growth_table, models_table, requests_table  # noqa: E402
+from comparison.growth import connections_table, growth_table, models_table, requests_table  # noqa: E402
 from comparison.load import load_table, python_table  # noqa: E402
 from comparison.memory import memory_table, size_table  # noqa: E402
 from comparison.network import network_table  # noqa: E402
@@ -39,7 +39,7 @@ from comparison.sequences import sequences_table  # noqa: E402
 from comparison.sides import make_sides, running  # noqa: E402
 from comparison.start import start_table  # noqa: E402
 
-SECTIONS = ("load", "python", "trip", "growth", "models", "network", "batch", "sequences", "ensemble", "start", "memory", "size")
+SECTIONS = ("load", "python", "trip", "growth", "connections", "models", "network", "batch", "sequences", "ensemble", "start", "memory", "size")
 
 
 def main() -> None:
@@ -83,6 +83,8 @@ def main() -> None:
             show("Sequences", lambda: sequences_table(sides, scratch, options))
         if "ensemble" in wanted:
             show("An ensemble of three steps", lambda: ensemble_table(sides, scratch, options))
+        if "connections" in wanted:
+            show("Many connections", lambda: connections_table(sides[0], scratch, options))
         if "models" in wanted:
             show("Many models", lambda: models_table(sides, scratch, options))
         if "memory" in wanted:

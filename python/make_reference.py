@@ -37,9 +37,9 @@ names are `tritonclient`'s own.
 TAIL = """
 ## Rust
 
-The documentation of the crate is in its sources, with examples that the tests compile and run. In a checkout:
+[The Rust client](rust-client.md) lists its types, methods and errors. The documentation of the crate says more of each, with examples that the tests compile. In a checkout:
 
-<!-- not run: it opens a browser, and wants the Rust toolchain -->
+<!-- not run: .ci/run makes it, and opens no browser -->
 ```console
 $ cargo doc -p nerite-client --no-deps --open
 ```
@@ -131,8 +131,8 @@ def body(value: Any) -> str:
 def paragraph(text: str) -> str:
     """An example as code, and a section of parameters as a list."""
     if text.startswith(">>> "):
-        # A test of the documentation passes over a block with such a comment.
-        return f"<!-- not run: it stands for the reader's own model; python/tests makes such calls -->\n```python\n{text}\n```"
+        # A test of the documentation runs it.
+        return f"```python\n{text}\n```"
     heading, _, rest = text.partition("\n")
     ruler, _, rows = rest.partition("\n")
     if not re.fullmatch("-{3,}", ruler):

@@ -16,6 +16,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 
 import grpc
 import pytest
@@ -85,8 +86,8 @@ class Launcher:
             triton.make_repository(self.catalogue, self.generated / "conformance")
 
     @contextlib.contextmanager
-    def running(self, name: str, *flags: str, repository: pathlib.Path | None = None):
-        """A server as long as the `with` block lasts."""
+    def running(self, name: str, *flags: str, repository: pathlib.Path | None = None, before: Sequence[str] = ()):
+        """A server as long as the `with` block lasts. `before` is a command that runs the server's."""
         if any(self.urls):
             pytest.skip("needs a server of its own")
         repository = repository or self.catalogue
@@ -96,6 +97,7 @@ class Launcher:
             if not servers.nerite_binary().exists():
                 pytest.skip(f"{servers.nerite_binary()} is not built")
             command, environment = servers.nerite_command(repository)
+        command = [*before, *command]
         server = self.start(command, environment, list(flags), self.scratch / f"{name}.log", repository)
         try:
             yield server

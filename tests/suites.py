@@ -47,24 +47,45 @@ QUICK = (
     "perf_analyzer/test_perf_analyzer.py::test_the_classic_example",
 )
 
-# Those that take long, fill the memory or the processors, or kill processes by the hundred.
+# Those that take long, fill the memory or the processors, or kill processes by the hundred. `test_compiled_python_*`
+# runs the tests of Python models again, in NVIDIA's backend.
 LONG = (
+    "conformance/test_compiled_python_answers.py",
+    "conformance/test_compiled_python_calls.py",
+    "conformance/test_compiled_python_models.py",
     "conformance/test_large_tensors.py",
     "conformance/test_reloads.py::test_a_thousand_loads_and_unloads_leave_nothing_behind",
+    "conformance/test_reloads.py::test_loads_and_unloads_leave_nothing_behind",
     "conformance/test_reloads.py::test_no_request_fails_while_a_model_is_reloaded_for_long",
+    "conformance/test_shared_weights.py",
     "hostile/test_attacks.py",
+    "hostile/test_breaking_backends.py",
     "hostile/test_budgets.py",
+    "hostile/test_collectors.py",
+    "hostile/test_connections.py",
+    "hostile/test_inflation.py",
+    "hostile/test_isolated.py",
+    "hostile/test_isolated_backends.py",
     "hostile/test_kills.py",
     "hostile/test_memory.py",
     "hostile/test_operands.py",
+    "hostile/test_parallel_allocations.py",
     "hostile/test_python_endurance.py",
     "hostile/test_python_greed.py",
     "hostile/test_python_kills.py",
     "hostile/test_python_large.py",
+    "hostile/test_python_regions.py",
+    "hostile/test_region_owners.py",
+    "hostile/test_regions.py::test_as_many_regions_as_there_may_be",
     "hostile/test_sanitized_backends.py",
     "hostile/test_session_socket.py",
+    "hostile/test_waiting_backends.py",
+    "packaging/test_demo.py",
+    "packaging/test_documents.py::test_each_command_of_a_page_runs[docs/quickstart.md]",
+    "packaging/test_documents.py::test_each_command_of_a_page_runs[docs/shared-memory.md]",
     "packaging/test_release.py",
     "packaging/test_wheel.py",
+    "real/test_real_libraries.py",
 )
 
 

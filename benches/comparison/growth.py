@@ -1,8 +1,11 @@
 """Does a request cost the same among many regions, models and earlier requests: T11?"""
 
+import contextlib
 import dataclasses
 import pathlib
+import resource
 import shutil
+import socket
 
 from .generator import measure_cell
 from .memory import resident_mib
@@ -12,6 +15,9 @@ from .sides import Side, running
 REGIONS = (1, 100, 10_000)
 MODELS = (1, 500)
 REQUESTS = 1_000_000
+CONNECTIONS = (1, 1_000, 10_000)
+# By default one client may have half of the connections.
+CONNECTION_LIMITS = ("--connections-max=16000", "--connections-per-peer-max=12000")
 
 
 def growth_table(sides: list[Side], options) -> list[str]:
@@ -65,3 +71,28 @@ def requests_table(side: Side, options) -> list[str]:
         if answered >= REQUESTS:
             return lines
         answered += int(cell["per_second"] * options.seconds)
+
+
+def connections_table(side: Side, scratch: pathlib.Path, options) -> list[str]:
+    """What a request costs beside few and many idle connections."""
+    lines = ["| HTTP shm, 64 B, c1 | idle connections | p50 µs | server CPU µs | CPU against 1 connection (target 0.9–1.1) |",
+             "|---|--:|--:|--:|--:|"]
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+    roomy = dataclasses.replace(side, command=[*side.command, *CONNECTION_LIMITS])
+    first = None
+    with running([roomy], scratch), contextlib.ExitStack() as idle:
+        host, port = roomy.server.http.split(":")
+        opened = 0
+        for count in CONNECTIONS:
+            while opened < count:
+                # One request each. A connection that sent none is ended sooner.
+                connection = idle.enter_context(socket.create_connection((host, int(port))))
+                connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert connection.recv(4096).startswith(b"HTTP/1.1 200"), f"connection {opened} was refused"
+                opened += 1
+            found = [measure_cell(roomy, ("http", "shm", "64", "1"), options) for _ in range(options.runs)]
+            cpu, p50 = median(found, "server_cpu_us"), median(found, "p50_us")
+            first = first or cpu
+            lines.append(f"| {side.name} | {count:,} | {p50:.0f} | {cpu:.1f} | {ratio(cpu, first)} |")
+    return lines

@@ -28,7 +28,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     config.compile_fds(descriptors)?;
     // The session protocol is not a gRPC service, so it is left out of the descriptors that reflection serves.
     let session = protox::compile(["session.proto"], ["proto"])?;
-    prost_build::Config::new().bytes(["."]).btree_map(["."]).compile_fds(session)?;
+    let mut config = prost_build::Config::new();
+    config.bytes(["."]).btree_map(["."]);
+    // Few calls have a trace context, so the others hold only a pointer.
+    for call in ["Infer", "CallPrepared"] {
+        config.boxed(format!(".nerite.session.v1.{call}.trace"));
+    }
+    config.compile_fds(session)?;
     // What a collector of traces reads is no service of this server either.
     let traces = protox::compile(["otlp_trace.proto"], ["proto"])?;
     prost_build::Config::new().compile_fds(traces)?;

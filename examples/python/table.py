@@ -1,4 +1,4 @@
-"""How does a table of Arrow go to a model, and come back as a table of pandas, through a lease?
+"""How do a table of Arrow and a frame of pandas go to a model, and come back as a frame of pandas, through a lease?
 
     python examples/python/table.py [address]      # needs: pip install pandas pyarrow
 """
@@ -23,3 +23,9 @@ out = digits().probabilities
 frame = pd.DataFrame(out, copy=False)  # over the memory that the model wrote
 print(f"{(frame.idxmax(axis=1) == samples[:, 64]).sum()} of {len(frame)} right, {frame.max(axis=1).mean():.2f} sure")
 print(f"shares the response's memory: {np.shares_memory(frame.to_numpy(), out)}; {client.copied_bytes} bytes were copied")
+
+# A frame of pandas whose column "image" has the 64 pixels of each row. Its memory is Arrow's, and is read as such.
+pixels = pa.FixedSizeListArray.from_arrays(pa.array(samples[:, :64].reshape(-1)), 64)
+given = pd.DataFrame({"image": pd.Series(pixels, dtype=pd.ArrowDtype(pixels.type)), "digit": samples[:, 64]})
+given["guess"] = digits(image=given["image"]).probabilities.argmax(axis=1)
+print(f"from a frame of pandas: {(given.guess == given.digit).sum()} of {len(given)} right")

@@ -10,15 +10,17 @@ from matplotlib import pyplot
 
 import nerite
 
-model = nerite.connect(*sys.argv[2:]).model("identity_fp32")
+client = nerite.connect(*sys.argv[2:])
+model = client.model("identity_fp32")
 frame = model.input("INPUT0", [640 * 480])  # the model reads this very memory
-begun, latencies = time.perf_counter(), []
+begun, starts, latencies = time.perf_counter(), [], []
 for number in range(60):
     time.sleep(max(0.0, begun + number / 60 - time.perf_counter()))
     frame[:] = number  # a camera would write here
-    sent = time.perf_counter()
+    starts.append(time.perf_counter())
     assert model().OUTPUT0[-1] == number
-    latencies.append((time.perf_counter() - sent) * 1e3)
+    latencies.append((time.perf_counter() - starts[-1]) * 1e3)
 pyplot.plot(latencies, "."), pyplot.xlabel("frame"), pyplot.ylabel("ms"), pyplot.ylim(bottom=0)
 pyplot.savefig(sys.argv[1])
-print(f"{len(latencies)} frames, {sorted(latencies)[30]:.2f} ms in the middle, {max(latencies):.2f} ms at most")
+print(f"{len(latencies)} frames in {starts[-1] - starts[0]:.3f} s, {sorted(latencies)[30]:.2f} ms in the middle, {max(latencies):.2f} ms at most")
+print(f"{client.copied_bytes} bytes were copied")

@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
+use nerite_request::TraceContext;
 use nerite_wire::proto::session::{encode_answer, read_answer, read_call, v1};
 use nerite_wire::proto::{Chain, ExpectedResponse, InferMessage};
 
@@ -21,9 +22,18 @@ fuzz_target!(|packet: &[u8]| {
             let _ = ExpectedResponse::read(prepare.expected);
             prepare.infer.unwrap_or_default()
         }
+        Some(v1::client_message::Call::CallPrepared(call)) => return read_trace(call.trace),
         _ => return,
     };
+    read_trace(infer.trace);
     if let Ok(mut message) = InferMessage::read(&Chain::from(infer.request)) {
         let _ = message.take_infer_request(|_| Ok(()));
     }
 });
+
+/// A context that is read has a header that is read as the same one.
+fn read_trace(trace: Option<Box<v1::TraceContext>>) {
+    let Some(trace) = trace else { return };
+    let Some(read) = TraceContext::read(&trace.trace_parent, Some(&trace.trace_state)) else { return };
+    assert_eq!(TraceContext::read(read.traceparent().as_bytes(), Some(read.state.as_bytes())), Some(read));
+}

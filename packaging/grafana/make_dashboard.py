@@ -77,6 +77,10 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             stacked=True,
         ),
         Panel("Ready", "1: the model's instances could take requests when last looked at", "short", (("{{model}} {{version}}", "nerite_model_ready{of}"),)),
+        Panel(
+            "Restarts of processes", "Of Python models and isolated models, after a process has ended", "short",
+            (("{{model}} {{version}}", "increase(nerite_model_restarts_total{of}[{rate}])"),),
+        ),
         Panel("Load time", "Of the loaded version", "s", (("{{model}} {{version}}", "nv_model_load_duration_secs{of}"),)),
         Panel(
             "Time to the first response, 95 %", "From the arrival of a request", "ms",
@@ -132,6 +136,14 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Traces", "Traced requests by what became of their traces, and bytes in memory", "short",
             (("{{outcome}}", "sum by (outcome) (rate(nerite_traces_total{at}[{rate}]))"), ("{{instance}} bytes", "nerite_trace_bytes{at}")),
             width=12,
+        ),
+        Panel(
+            "Clients whose memory makes threads wait", "Users and addresses that are marked so, and their requests that ran on copies", "short",
+            (("{{instance}} clients", "nerite_stalling_peers{at}"), ("{{instance}} requests/s", "rate(nerite_staged_requests_total{at}[{rate}])")),
+            width=12,
+        ),
+        Panel(
+            "Lost lines of the log", "By reason", "short", (("{{reason}}", "sum by (reason) (increase(nerite_log_lines_lost_total{at}[{rate}]))"),), width=12,
         ),
     ),
     "Cache and models loaded on demand": (

@@ -11,8 +11,8 @@
 * :func:`connect` returns a :class:`Client`, ``client.model(name)`` a :class:`Model`, and a call of the model a :class:`Response`.
   ``model.submit(…)`` returns a future, ``await model.aio(…)`` is for asyncio, ``model.batch([…])`` for many requests at once,
   ``model.stream(…)`` for models with several responses, and ``model.input(name)`` returns the buffer that the next call reads;
-* :func:`serve` starts a server for this process: ``with nerite.serve("models") as server: server.connect()``; ``python -m nerite`` is the
-  program of the server. Both need the distribution ``nerite``, which contains the program. The distribution ``nerite-client`` is this
+* :func:`serve` starts a server for this process: ``with nerite.serve("models") as server: server.connect()``; ``python -m nerite`` runs
+  the server. Both need the distribution ``nerite``, which contains the program. The distribution ``nerite-client`` is this
   package alone;
 * :mod:`nerite.http` and :mod:`nerite.grpc`: the interfaces of ``tritonclient.http`` and ``tritonclient.grpc``, and tensors in buffers that
   the server reads and writes in place;

@@ -21,6 +21,39 @@ def _is_versioned() -> bool:
     return bool(np.lib.NumpyVersion(np.__version__) >= _NUMPY_VERSIONED)
 
 
+class BrainArray(np.ndarray):
+    """An output of BF16. It is an array that supports DLPack, which numpy's own does not for this datatype."""
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """A DLPack capsule, with DLPack's arguments. It is over a copy if one is requested, or if the array is not contiguous or is read-only."""
+        if not is_brain(self.dtype):
+            # The result of a computation with such an array.
+            return np.asarray(self).__dlpack__(**options)
+        # Imported at first use, because it needs ctypes with callbacks, which some systems forbid.
+        from nerite.model import dlpack
+
+        options.pop("stream", None)
+        return dlpack.exported(np.asarray(self).view(np.uint16), "BF16", **options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's device of the memory: the host."""
+        return HOST
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """For pickle: an array of numpy, which needs no nerite."""
+        return np.asarray(self).__reduce_ex__(protocol)
+
+
+def is_brain(dtype: np.dtype[Any]) -> bool:
+    """Whether it is the dtype of ``ml_dtypes`` for BF16."""
+    return dtype.name == "bfloat16"
+
+
+def output(array: np.ndarray) -> np.ndarray:
+    """The array of an output, with DLPack for BF16."""
+    return array.view(BrainArray) if is_brain(array.dtype) else array
+
+
 class ArrayProtocols:
     """The part of a handle that makes it an array for other libraries. The memory lives as long as their arrays."""
 

@@ -1,7 +1,7 @@
 """How is an array of Arrow read without pyarrow?
 
 By Arrow's C data interface: ``__arrow_c_array__`` returns two capsules, with the structures ``ArrowSchema`` (the type) and ``ArrowArray`` (the
-buffers). https://arrow.apache.org/docs/format/CDataInterface.html describes both. Numbers are read where they lie. Booleans (one bit each) and
+buffers). https://arrow.apache.org/docs/format/CDataInterface.html describes both. Numbers are read in place. Booleans (one bit each) and
 texts (offsets and bytes) are copied, because tensors have another layout.
 
 A column of a table has ``__arrow_c_stream__``: its elements come in chunks, each of which is such an array
@@ -96,9 +96,9 @@ def array_of(given: Any) -> Optional[np.ndarray]:
 
 def array_of_stream(given: Any) -> Optional[tuple[np.ndarray, int]]:
     """The elements of an object with ``__arrow_c_stream__``, and how many bytes were copied to join chunks. None if the type has no counterpart here,
-    as that of a whole table.
+    such as the type of a whole table.
 
-    Raises an error if elements are null, or if the chunks cannot be had.
+    Raises an error if elements are null, or if the chunks cannot be read.
     """
     capsule = given.__arrow_c_stream__()
     stream = _Stream.from_address(_pointer(capsule, b"arrow_array_stream"))
@@ -147,7 +147,7 @@ def _chunks(stream: Any) -> Iterator[_Owned]:
 
 
 def _empty(schema: Any, depth: int) -> Optional[np.ndarray]:
-    """No elements of this type. None if it has no counterpart here."""
+    """An empty array of this type. None if the type has no counterpart here."""
     if schema.dictionary or depth > _LISTS_MAX or _is_extension(schema.metadata):
         return None
     kind = schema.format
@@ -160,7 +160,7 @@ def _empty(schema: Any, depth: int) -> Optional[np.ndarray]:
 
 
 def _elements(schema: Any, array: Any, first: int, count: int, capsules: Any, depth: int) -> Optional[np.ndarray]:
-    """The elements from ``first`` on, in the array's own count."""
+    """``count`` elements of an array, from its element ``first`` on. None if the type has no counterpart here."""
     if schema.dictionary or depth > _LISTS_MAX or _is_extension(schema.metadata):
         return None
     kind, at = schema.format, array.offset + first
@@ -183,8 +183,9 @@ def _elements(schema: Any, array: Any, first: int, count: int, capsules: Any, de
 
 
 def _is_extension(metadata: Optional[int]) -> bool:
-    """Whether the elements mean something else than their storage type, such as a tensor with other dimensions. ``metadata`` is the address of a
-    number of pairs, and of the length and the bytes of each key and value."""
+    """Whether this is an extension type, whose elements mean something else than their storage type, such as a tensor with other dimensions.
+
+    ``metadata`` is an address. The number of pairs is there, and behind it the length and the bytes of each key and each value."""
     if not metadata:
         return False
     at = metadata

@@ -1,4 +1,4 @@
-"""What is the handle of a tensor's buffer?"""
+"""How does a program hold a tensor's buffer, and use it as an input or output?"""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def heap_block(byte_size: int) -> Block:
 
 
 def is_shared(block: Block) -> bool:
-    """Whether the server can reach the block by name."""
+    """Whether the server can access the block by name."""
     return bool(block.slab.name)
 
 
@@ -118,7 +118,7 @@ class TensorBuffer(ArrayProtocols):
         return view(self._held(), self._shape, self._datatype)
 
     def as_memory(self) -> np.ndarray:
-        """The whole buffer as uint8, shape [capacity]. With :meth:`set_byte_size`, a program can serialise BYTES itself."""
+        """The whole buffer as uint8, shape [capacity]. A program can serialise BYTES here itself, and set the size with :meth:`set_byte_size`."""
         return self._held().array()
 
     def set_byte_size(self, byte_size: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import concurrent.futures
+import contextlib
 import functools
 import os
 import threading
@@ -16,25 +17,29 @@ from typing import Any, AsyncIterator, Awaitable, Callable, Iterator, Optional, 
 import numpy as np
 from tritonclient.utils import InferenceServerException
 
-from nerite import _trust
+from nerite import _options, _trust
 from nerite._connection import Lost, NoLoopConnection, SessionConnection
+from nerite._deadline import NEVER, Deadline
 from nerite._loop_connection import LoopConnection
 from nerite._messages import Spec
 from nerite._model import Model
 from nerite._plain_connection import PlainConnection
 from nerite._pool import Block
 from nerite._response import Response
-from nerite._session import SessionLost, Untrusted, is_server_of, server_id_among
+from nerite._session import ANSWER_S, SessionLost, Untrusted, is_server_of, server_id_among
+from nerite._streams import STREAMS_MAX, StreamPlaces
 from nerite._transports import Refused
 
 T = TypeVar("T")
 # The most threads for asynchronous calls.
 THREADS_MAX = 16
-# The most connections of one client. Further threads wait for one. There are more than threads for asynchronous calls, so that slow ones leave
-# some for the program's own threads.
-CONNECTIONS_MAX = 2 * THREADS_MAX
-# The server is not asked for another session for this time after it had no room for one.
+# The most connections of one client. Further threads wait for one. Streams may have part of them, and threads for asynchronous calls another part, so that
+# slow ones leave some for the program's own threads.
+CONNECTIONS_MAX = STREAMS_MAX + 2 * THREADS_MAX
+# For this time after the server refused a session for lack of places, no other session is requested.
 FULL_S = 5.0
+# The most connections that stay open after a fork because lent buffers are in their memory.
+LENDERS_MAX = 4
 # The most idle clients of gRPC that are kept for streams.
 IDLE_STREAMS_MAX = 4
 HTTP_DEFAULT = "http://localhost:8000"
@@ -44,9 +49,10 @@ _SCHEMES = {"http": ("http", False), "https": ("http", True), "grpc": ("grpc", F
 
 class Client:
     """A connection to a server, made by :func:`connect`. Any number of threads may use it, also after ``fork``.
+    A forked child keeps the outputs that its parent had, because memory from before a fork is not used again. The parent's next call opens a new session.
 
-    A process that gets it by pickle, as a worker of ``multiprocessing`` does, connects anew in the same way. If it was made with a token, that is part of
-    the pickle.
+    A process that unpickles a client, such as a worker of ``multiprocessing``, opens its own connection with the same arguments. A token that was given to
+    :func:`connect` is part of the pickle.
     """
 
     def __init__(
@@ -60,6 +66,7 @@ class Client:
     ):
         self._made_with = (url, session_socket, server_uid, token, repeat_lost, dict(options))
         self._scheme, self._address, is_secured = _parts(url)
+        _options.check(self._scheme, options)
         self._socket_path = self._address if self._scheme == "unix" else session_socket
         self._server_uid = server_uid
         self._token = token
@@ -80,16 +87,22 @@ class Client:
         """Bytes of inputs that this client has copied so far. An input that was written to a buffer of ``model.input`` is not copied."""
         return self._copied_before + sum(connection.copied_bytes for connection in list(self._all))
 
-    def model(self, name: str, version: Any = "", batch: bool = True) -> Model:
-        """A model that can be called as a function. With ``batch=False`` its calls take single rows, without the batch dimension."""
-        return Model(self, name, str(version), batch)
+    def model(self, name: str, version: Any = "", batch: bool = True, once: bool = False) -> Model:
+        """A model that can be called as a function. With ``batch=False`` its calls take single rows, without the batch dimension.
+
+        Over a session, one call outside of a sequence may run the model twice. This happens if the outputs are larger than those of earlier calls with
+        the same shapes of inputs, or if the server had no memory for them. With ``once=True`` it never happens: the server chooses the memory of each
+        output, which takes longer for small tensors, and a lack of memory is an error.
+        """
+        return Model(self, name, str(version), batch, once)
 
     def close(self) -> None:
         """Closes the connections. Arrays stay valid."""
         self._closed = True
-        if self._executor is not None:
-            self._executor.shutdown(wait=True)
-        for connection in list(self._all):
+        for executor in (self._executor, self._stream_executor):
+            if executor is not None:
+                executor.shutdown(wait=True)
+        for connection in (*self._all, *self._lenders):
             connection.close()
 
     def __enter__(self) -> Client:
@@ -103,7 +116,7 @@ class Client:
         return f"<nerite client of {where}>"
 
     def __reduce__(self) -> Any:
-        """For pickle: the other process connects anew, in the same way. Its token is part of what is pickled."""
+        """For pickle: the other process makes its own connection with the same arguments, the token included."""
         return Client, self._made_with
 
     # Methods for class Model.
@@ -116,7 +129,7 @@ class Client:
             return None
         try:
             if connection._timeout is not None:
-                connection.set_timeout(None)
+                connection.limit(NEVER)
             response = connection.quick(key, arrays, whole)
         except BaseException:
             self._put(connection)
@@ -131,11 +144,12 @@ class Client:
             self._put(connection)
         return response
 
-    def _run(self, call: Callable[[Any], T]) -> T:
+    def _run(self, call: Callable[[Any], T], deadline: Deadline = NEVER) -> T:
         """Calls ``call`` with a connection that no other thread uses meanwhile. If the server was restarted, connects again."""
         for is_last in (False, True):
-            connection = self._take()
+            connection = self._take(deadline)
             try:
+                connection.limit(deadline)
                 return call(connection)
             except Lost as lost:
                 # A request that was sent may have been run. It is sent again only if the program allowed that.
@@ -150,28 +164,36 @@ class Client:
         """As :meth:`_run`, for asyncio, with the connection of the running loop. Raises :class:`NoLoopConnection` if there can be none."""
         for is_last in (False, True):
             connection = await self._of_loop()
+            connection.users += 1
             try:
                 return await call(connection)
             except Lost as lost:
                 if is_last or (lost.sent and not self._repeat_lost):
                     raise
+            finally:
+                connection.users -= 1
+                if connection.outdated:
+                    await self._finish_outdated(connection)
         raise AssertionError("the second try returned or raised")
 
     def _repeats_lost(self) -> bool:
         """Whether a request that a lost server may have run is sent again."""
         return self._repeat_lost
 
-    def _stream(self, call: Callable[[Any], Iterator[T]]) -> Iterator[T]:
-        """As :meth:`_run`, for any number of responses. What was sent is never sent again, because responses may have come before."""
+    def _stream(self, call: Callable[[Any], Iterator[T]], deadline: Deadline = NEVER) -> Iterator[T]:
+        """As :meth:`_run`, for any number of responses. A request that was sent is never sent again, because some of its responses may have arrived."""
+        with self._streams.place(deadline) as is_first:
+            yield from self._stream_at(call, is_first, deadline)
+
+    def _stream_at(self, call: Callable[[Any], Iterator[T]], is_first: bool, deadline: Deadline = NEVER) -> Iterator[T]:
+        """As :meth:`_stream`, for a stream that has a place. ``is_first``: the reader of this stream reads no other stream."""
         if self._session_path is None:
-            yield from self._stream_plain(call)
+            yield from self._stream_plain(call, deadline)
             return
         for is_last in (False, True):
-            connection, thread = self._take(), threading.get_ident()
-            with self._lock:
-                self._streaming[thread] += 1
+            connection = self._take(deadline, may_wait=is_first)
             try:
-                connection.set_timeout(None)
+                connection.limit(deadline)
                 yield from call(connection)
                 return
             except Lost as lost:
@@ -179,10 +201,6 @@ class Client:
                     raise
                 self._drop_free()
             finally:
-                with self._lock:
-                    self._streaming[thread] -= 1
-                    if self._streaming[thread] <= 0:
-                        del self._streaming[thread]
                 self._put(connection)
 
     def _lend(self, spec: Spec) -> Optional[Block]:
@@ -201,19 +219,33 @@ class Client:
                 self._executor = concurrent.futures.ThreadPoolExecutor(THREADS_MAX, "nerite")
             return self._executor
 
+    def _stream_threads(self) -> concurrent.futures.ThreadPoolExecutor:
+        """The threads in which streams for asyncio wait: one for each place, so that none waits for another, or for a call."""
+        with self._lock:
+            if self._stream_executor is None:
+                self._stream_executor = concurrent.futures.ThreadPoolExecutor(STREAMS_MAX, "nerite-stream")
+            return self._stream_executor
+
+    def _may_wait(self, in_thread: bool = True) -> bool:
+        """Whether the caller may wait for a connection. A caller that reads a stream could wait for itself, or for another reader that waits
+        for it. ``in_thread``: the thread waits, and all tasks of its loop with it."""
+        return not (getattr(self._thread, "caller_reads", False) or self._streams.is_held_here(in_thread))
+
     def _start_afresh(self) -> None:
         """Sets the state of a client without connections. A forked child uses it too, because all connections are its parent's."""
         # The lock must be reentrant: if the garbage collector ends a stream, the current thread takes the lock, and may have it already.
         self._lock = threading.RLock()
         self._free: collections.deque[Any] = collections.deque()
         self._all: set[Any] = set()
+        # Outdated connections with lent buffers.
+        self._lenders: list[SessionConnection] = []
         # The number of threads that wait for a connection, because the limit is reached.
         self._waiting = 0
         self._came_back = threading.Condition(self._lock)
         self._open = 0
-        # The number of open streams of each thread. Each stream keeps a connection.
-        self._streaming: collections.Counter[int] = collections.Counter()
-        # The most connections until that time, because the server refused another one.
+        # The places of streams. Each stream keeps a connection.
+        self._streams = StreamPlaces()
+        # The limit on connections until `_full_until`, after the server has refused one.
         self._open_max, self._full_until = CONNECTIONS_MAX, 0.0
         self._idle_streams: collections.deque[PlainConnection] = collections.deque()
         # The connection of each event loop, or the task that opens it.
@@ -221,6 +253,7 @@ class Client:
         # Bytes that closed connections have copied.
         self._copied_before = 0
         self._executor: Optional[concurrent.futures.ThreadPoolExecutor] = None
+        self._stream_executor: Optional[concurrent.futures.ThreadPoolExecutor] = None
         self._thread = threading.local()
         self._closed = False
 
@@ -230,14 +263,21 @@ class Client:
         loop = asyncio.get_running_loop()
         found = self._loops.get(loop)
         if found is not None and not isinstance(found, asyncio.Task):
-            if not found.broken:
+            if not found.broken and not found.outdated:
                 return found
-            self._forget_loop(loop)
-            found = None
+            if found.broken:
+                self._forget_loop(loop)
+            else:
+                # Calls in flight go on with it, and the last one closes it.
+                del self._loops[loop]
+                await self._finish_outdated(found)
+            found = self._loops.get(loop)
+            if found is not None and not isinstance(found, asyncio.Task):
+                return found
         if found is None:
             if time.monotonic() < self._full_until or (self._session_path is None and not self._has_plain_loops()):
                 raise NoLoopConnection
-            # Other threads' loops begin and end meanwhile.
+            # Other threads may add and remove loops meanwhile, so a copy is read.
             for other in [one for one in list(self._loops) if one.is_closed()]:
                 self._forget_loop(other)
             found = self._loops[loop] = loop.create_task(self._open_for(loop))
@@ -262,23 +302,23 @@ class Client:
             if not isinstance(error, Refused):
                 raise
             if not error.final and not isinstance(error, SessionLost) and self._open > 0:
-                # The server has no room for another session now. The threads of this client share those that it has.
+                # The server has no place for another session now. The threads of this client share its open sessions.
                 self._full_until = time.monotonic() + FULL_S
                 raise NoLoopConnection from None
             raise ConnectionError(str(error)) from None
         self._loops[loop] = connection
         self._all.add(connection)
-        # Runners of asyncio end all generators before they close their loop.
+        # Runners of asyncio close all async generators before they close their loop.
         connection.until_end = self._until_end(loop, connection)
         await connection.until_end.__anext__()
         if self._closed:
-            # The client did not know of this connection when it closed its own.
+            # The client was closed before it knew of this connection.
             await connection.until_end.aclose()
             self._check_open()
         return connection
 
     async def _open_session(self, loop: asyncio.AbstractEventLoop) -> LoopConnection:
-        # It is made in a thread, because connecting waits for the server.
+        # The session is opened in a thread, because connecting waits for the server.
         make = functools.partial(LoopConnection, self._session_path or "", self._server_uid, self._token)
         connection = await loop.run_in_executor(self._threads(), make)
         connection.begin()
@@ -292,7 +332,7 @@ class Client:
         return connection
 
     async def _until_end(self, loop: asyncio.AbstractEventLoop, connection: Any) -> AsyncIterator[None]:
-        """Ends with its loop, and closes the loop's connection then."""
+        """An async generator that ends with its loop, and then closes the loop's connection."""
         try:
             yield
         finally:
@@ -308,9 +348,19 @@ class Client:
             self._copied_before += connection.copied_bytes
             connection.close()
 
+    async def _finish_outdated(self, connection: Any) -> None:
+        """Closes the connection of a loop that a fork has outdated, when no call uses it."""
+        if not connection.users and connection in self._all and connection not in self._loops.values():
+            self._all.discard(connection)
+            self._copied_before += connection.copied_bytes
+            await connection.until_end.aclose()
+
     def _choose(self) -> None:
-        """Tries to open a session, and keeps its connection."""
+        """Decides between a session, HTTP and gRPC. Keeps the connection of a session that can be used."""
         path = self._socket_path or _trust.default_path()
+        if not _options.has_session(self._options):
+            self._choose_default_http(f"a session does not go with buffers={self._options['buffers']!r}")
+            return
         try:
             connection = SessionConnection(path, self._server_uid, self._token)
         except Refused as refusal:
@@ -318,28 +368,42 @@ class Client:
                 raise ConnectionError(str(refusal)) from None
             if isinstance(refusal, Untrusted):
                 warnings.warn(str(refusal), RuntimeWarning, stacklevel=3)
-            if not self._scheme:
-                self._scheme, self._address = HTTP_DEFAULT.split("://")
-                if not _is_live(self._plain()):
-                    raise ConnectionError(
-                        f"no server was found: {refusal}, and no server answers at {HTTP_DEFAULT}; start one with `nerite serve`, or "
-                        f"name its address"
-                    ) from None
+            self._choose_default_http(str(refusal))
             return
         if self._scheme in ("http", "grpc") and self._socket_path is None and not self._is_same(connection):
             connection.close()
+            return
+        # If the program named a session socket as the address, no other transport can be used.
+        why_not = connection.refusal_of_memory() if self._scheme != "unix" else None
+        if why_not is not None:
+            with contextlib.closing(connection):
+                # Without an address, the session's server must listen at the default one too. Another program may listen there.
+                if not self._scheme and not is_server_of(connection, HTTP_DEFAULT.split("://")[1], None):
+                    raise ConnectionError(f"a session needs memory of the server: {why_not}; connect over http:// or grpc://")
+            self._choose_default_http(why_not)
             return
         self._session_path = path
         self._open += 1
         self._all.add(connection)
         self._free.append(connection)
 
+    def _choose_default_http(self, refusal: str) -> None:
+        """Uses HTTP at the default address, if the program named none. Raises ConnectionError if no server answers there. ``refusal`` says why there is no
+        session."""
+        if self._scheme:
+            return
+        self._scheme, self._address = HTTP_DEFAULT.split("://")
+        if not _is_live(self._plain()):
+            raise ConnectionError(
+                f"no server was found: {refusal}, and no server answers at {HTTP_DEFAULT}; start one with `nerite serve`, or name its address"
+            ) from None
+
     def _is_same(self, connection: SessionConnection) -> bool:
         """Whether the session's server is the server that the program named."""
         try:
             plain = self._plain()
             server_id = server_id_among(plain.client._extensions())
-        except Exception:  # noqa: BLE001 - restricted, or no server answers: other signs decide
+        except Exception:  # noqa: BLE001 - restricted, or no server answers: /proc decides
             server_id = None
         return is_server_of(connection, self._address, server_id)
 
@@ -363,8 +427,8 @@ class Client:
         self._all.add(connection)
         return connection
 
-    def _stream_plain(self, call: Callable[[Any], Iterator[T]]) -> Iterator[T]:
-        """The responses over a client of its own: a client of gRPC has one stream, and several threads may read these responses."""
+    def _stream_plain(self, call: Callable[[Any], Iterator[T]], deadline: Deadline) -> Iterator[T]:
+        """The responses of a stream, over a client that no other stream uses, because a client of gRPC has only one stream at a time."""
         self._check_open()
         if self._scheme != "grpc":
             # HTTP has no streams. This raises the error, and no further client is made.
@@ -375,6 +439,7 @@ class Client:
         except IndexError:
             connection = self._new_plain()
         try:
+            connection.limit(deadline)
             yield from call(connection)
         except BaseException:
             self._forget_plain(connection)
@@ -389,18 +454,24 @@ class Client:
         self._all.discard(connection)
         connection.close()
 
-    def _take(self) -> Any:
+    def _take(self, deadline: Deadline, may_wait: Optional[bool] = None) -> Any:
+        """A connection. ``may_wait``: whether to wait for one if the server has room for no more, by default as :meth:`_may_wait` says."""
         self._check_open()
         if self._session_path is None:
             return self._plain()
         try:
             # A free connection is taken without a lock.
-            return self._free.pop()
+            connection = self._free.pop()
         except IndexError:
-            return self._open_another()
+            return self._open_another(deadline, may_wait)
+        if not connection.outdated:
+            return connection
+        self._put(connection)
+        self._drop_free(if_outdated=True)
+        return self._take(deadline, may_wait)
 
-    def _open_another(self) -> Any:
-        """A new connection. If the limit is reached, waits for one that is given back."""
+    def _open_another(self, deadline: Deadline, may_wait: Optional[bool]) -> Any:
+        """A new connection. If the limit is reached, waits until a connection is given back. The wait ends, because streams cannot hold all connections."""
         while True:
             with self._lock:
                 while self._open >= (self._open_max if time.monotonic() < self._full_until else CONNECTIONS_MAX):
@@ -408,24 +479,29 @@ class Client:
                     longest = FULL_S if self._open < CONNECTIONS_MAX else None
                     self._waiting += 1
                     try:
-                        if self._free or self._came_back.wait(longest):
+                        if self._free or self._came_back.wait(deadline.left_of(longest)):
                             return self._free.pop()
                     except IndexError:
                         continue
+                    except TimeoutError:
+                        # This thread may have been notified just now. Then another one must be notified in its place.
+                        self._came_back.notify()
+                        raise
                     finally:
                         self._waiting -= 1
                 self._open += 1
             try:
-                connection = SessionConnection(self._session_path or "", self._server_uid, self._token)
+                connection = SessionConnection(self._session_path or "", self._server_uid, self._token, deadline.left_of(ANSWER_S) or ANSWER_S)
             except BaseException as error:
                 self._closed_one()
                 if not isinstance(error, Refused):
                     raise
-                # The server has no room for another session now. The sessions that this client has are enough, one after the other.
+                if deadline.is_over():
+                    raise deadline.late() from None
+                # The server has no room for another session now. The threads share the sessions that this client has, one after the other.
+                may_wait = self._may_wait() if may_wait is None else may_wait
                 with self._lock:
-                    # A thread that keeps a connection for a stream must not wait. It could wait for itself, or for a thread that waits for it.
-                    may_wait = self._open > 0 and not self._streaming[threading.get_ident()]
-                    is_full = not error.final and not isinstance(error, SessionLost) and may_wait
+                    is_full = not error.final and not isinstance(error, SessionLost) and self._open > 0 and may_wait
                     if is_full:
                         self._open_max, self._full_until = self._open, time.monotonic() + FULL_S
                 if is_full:
@@ -437,11 +513,11 @@ class Client:
     def _put(self, connection: Any) -> None:
         if self._session_path is None:
             return
-        if connection.broken or self._closed:
+        if connection.broken or self._closed or connection.outdated:
             self._drop(connection)
             return
         self._free.append(connection)
-        # The connection was put back before this check. So a thread that begins to wait after it finds the connection.
+        # The connection was put back before this check. So a thread that begins to wait after the check finds the connection.
         if self._waiting:
             with self._lock:
                 self._came_back.notify()
@@ -452,22 +528,38 @@ class Client:
             self._came_back.notify()
 
     def _drop(self, connection: Any) -> None:
-        """Closes a broken connection."""
+        """Closes a broken or outdated connection."""
         with self._lock:
             if connection not in self._all:
                 return
             self._all.discard(connection)
             self._copied_before += connection.copied_bytes
-        connection.close()
+            going = [connection]
+            if connection.outdated and not connection.broken and not self._closed:
+                self._lenders.append(connection)
+                going = self._idle_lenders()
+        for one in going:
+            one.close()
         self._closed_one()
 
-    def _drop_free(self) -> None:
-        """Closes the other connections to a server that has gone."""
-        while self._free:
+    def _idle_lenders(self) -> list[SessionConnection]:
+        """Removes and returns the outdated connections whose lent buffers are gone, and those beyond the limit. The server still reads the buffers of the
+        others in place."""
+        self._lenders, before = [one for one in self._lenders if one.lent], self._lenders
+        self._lenders = self._lenders[-LENDERS_MAX:]
+        return [one for one in before if one not in self._lenders]
+
+    def _drop_free(self, if_outdated: bool = False) -> None:
+        """Closes the free connections, because their server has gone. With ``if_outdated``, closes only those that a fork has outdated."""
+        for _ in range(len(self._free)):
             try:
-                self._drop(self._free.pop())
+                connection = self._free.popleft()
             except IndexError:
                 return
+            if if_outdated and not connection.outdated:
+                self._free.append(connection)
+            else:
+                self._drop(connection)
 
 
 def connect(
@@ -482,6 +574,8 @@ def connect(
     """Connects to a server.
 
     >>> import nerite
+    >>> import numpy as np
+    >>> array = np.zeros((1, 64), np.float32)
     >>> client = nerite.connect()               # a server of this user, on this host
     >>> digits = client.model("digits")
     >>> out = digits(image=array)               # by name, or in the model's order: digits(array)
@@ -494,17 +588,19 @@ def connect(
         ``unix:/path`` or a ``pathlib.Path`` of a session socket. Without it, the session socket of this user's server, and if there is none,
         ``http://localhost:8000``.
     session_socket : str
-        The path of the server's session socket, where it is not the default one.
+        The path of the server's session socket, if it is not the default one.
     server_uid : int
         A further user whose server is trusted on the session socket, in addition to this program's own user and root.
     token : str
-        The secret of a token that the server knows, where it asks for one (``--access-tokens-file``). By default ``NERITE_TOKEN``.
+        The secret of a token, if the server requires one (``--access-tokens-file``). By default ``NERITE_TOKEN``.
     repeat_lost : bool
-        Whether a request is sent again if the server ended after the request was sent. It may run twice then. Without it such a request
-        raises ConnectionError, and the next request connects again.
+        Whether a request is sent again if the server ended after the request was sent. Such a request may run twice. By default it raises
+        ConnectionError, and the next request connects again.
     options
         Options of the clients ``nerite.http.InferenceServerClient`` or ``nerite.grpc.InferenceServerClient``. The server's certificate is
-        checked against ``ssl_options={"ca_certs": "root.pem"}`` for HTTP, and ``root_certificates="root.pem"`` for gRPC.
+        checked against ``ssl_options={"ca_certs": "root.pem"}`` for HTTP, and ``root_certificates="root.pem"`` for gRPC. With ``buffers="region"`` or
+        ``buffers="inline"`` there is no session. With a session socket as the address, the only options are
+        ``buffers="auto"`` and ``buffers="lease"``. An unknown option raises TypeError.
 
     Tensors go through shared memory if possible: over a session (``client.transport`` is ``"session"``), or in leases or regions with HTTP
     and gRPC (``"lease"``, ``"region"``). Otherwise they are sent in the messages (``"inline"``).

@@ -2,7 +2,10 @@
 
 A *plan* is a request with known shapes: a model, its inputs and the requested outputs. Each of its *slots* has memory for the inputs,
 memory for the outputs, and a handle of the server (``Prepare`` in docs/session.md). A call takes a free slot, writes the inputs, sends six
-bytes and receives four. A slot is used again when no array refers to its outputs any more, which the count of references tells.
+bytes and receives four. A slot is used again when no array refers to its outputs any more, as the count of references shows.
+
+After a fork no slot is used again, because the child may have arrays over its outputs, which this count does not include. The client continues
+with another session (_forks.py).
 
 The first call of a plan is a plain request (``Infer``), because its answer contains the sizes of the outputs. Calls are always plain if the
 size of an output cannot be known beforehand (BYTES, or shapes that depend on values), or if they have more than tensors.
@@ -10,40 +13,49 @@ size of an output cannot be known beforehand (BYTES, or shapes that depend on va
 
 from __future__ import annotations
 
-import collections
+import itertools
 import socket
 import struct
-import sys
+import weakref
 from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence
 
 import numpy as np
 from tritonclient.utils import InferenceServerException
 
 from nerite import _datatypes, _messages, _protobuf
+from nerite._arrays import is_brain, output
+from nerite._calls import CALL_ID, CALLED, CALLED_TOGETHER, CLIENT_CALL, CLIENT_ID, SERVER_ANSWERS, SERVER_CALLED, SERVER_ID, together
+from nerite._deadline import NEVER, Deadline
 from nerite._messages import Answer, Metadata, Spec, Window
-from nerite._pool import Block, Pool, Slab
+from nerite._plans import BrainSlot, Plan, Slot, _references
+from nerite._pool import FREE_BYTES_MAX, Block, Pool, Slab
 from nerite._response import Head, Response
-from nerite._session import PACKET_BYTES_MAX, HeldLease, Session, SessionLost, _close_all
+from nerite._session import ANSWER_S, PACKET_BYTES_MAX, HeldLease, Session, SessionLost, _close_all
+from nerite._trace import Trace
 from nerite._transports import Refused
 
 # Fields of session.proto that are used here.
-CLIENT_ID, CLIENT_INFER, CLIENT_PREPARE, CLIENT_CALL, CLIENT_RELEASE, CLIENT_DESCRIBE = 1, 8, 13, 14, 15, 16
-SERVER_ID, SERVER_MORE, SERVER_ERROR, SERVER_INFERENCE, SERVER_PREPARED, SERVER_CALLED = 1, 3, 4, 9, 12, 13
-SERVER_ANSWERS, SERVER_DESCRIBED = 14, 15
+CLIENT_INFER, CLIENT_PREPARE, CLIENT_RELEASE, CLIENT_DESCRIBE = 8, 13, 15, 16
+SERVER_MORE, SERVER_ERROR, SERVER_INFERENCE, SERVER_PREPARED, SERVER_DESCRIBED = 3, 4, 9, 12, 15
+INFER_TRACE = CALL_TRACE = 3
 INFERENCE_RESPONSE, INFERENCE_PLACED = 1, 2
 PLACED_OUTPUT, PLACED_LEASE, PLACED_OFFSET, PLACED_BYTE_SIZE = 1, 2, 3, 4
 # The error code of a handle that does not exist any more. The request was not run.
 STALE = 9
-# The most calls of one packet, slots of one session (the server's limit of handles, minus some that are being replaced) and plans.
-CALLS_MAX, SLOTS_MAX, PLANS_MAX = 32, 240, 64
-# The most slots that are looked at for one that is idle.
-LOOKS_MAX = 8
+# The most slots of one session (the server's limit of handles, minus some that are being replaced) and plans.
+SLOTS_MAX, PLANS_MAX = 240, 64
+# The prepared calls of a session keep at most this many bytes, and at most 1/SLOT_PARTS of its quota. The pool keeps at most 1/FREE_PARTS of the quota as
+# free memory. The rest is for outputs that the server places.
+SLOT_BYTES_MAX, SLOT_PARTS, FREE_PARTS = 1 << 30, 2, 4
 ALIGNMENT_BYTES = 64
 # The server's error text for an output that does not fit into its memory.
 TOO_SMALL = "to hold the results"
-# The id of a call that is the only one on its session.
-CALL_ID = 1
-CALLED = _protobuf.encode([(SERVER_ID, CALL_ID), (SERVER_CALLED, b"")])
+# The most times that a request is sent. It is sent again if the server had no memory for its outputs, and other memory was returned since.
+ROOM_TRIES_MAX = 16
+# The server's error text for a lease that exceeds a quota.
+NO_ROOM = "bytes does not fit: "
+# The texts of refusals by the rules of access: of a token without the scope, and of a client without a token.
+NO_SCOPE = ("has no scope", "wants a token with scope")
 CALLED_BYTES = len(CALLED)
 
 
@@ -52,7 +64,7 @@ class Stale(Exception):
 
 
 class NoLoopConnection(Exception):
-    """Calls for asyncio wait in threads, because there is no session for their loop."""
+    """The event loop can have no connection, so calls for asyncio wait in threads."""
 
 
 class Lost(ConnectionError):
@@ -64,8 +76,8 @@ class Lost(ConnectionError):
 
 
 class Input(NamedTuple):
-    """One input of a call: its shape, and elements that can be assigned, or (BYTES) the encoded ones. If it has a block, the elements are
-    there already."""
+    """One input of a call. ``array`` has the elements, or for BYTES the encoded elements. If there is a ``block``, the elements are in it
+    already."""
 
     spec: Spec
     array: Any
@@ -86,90 +98,42 @@ class Call(NamedTuple):
     is_row: bool = False
     #: The lent buffers that it reads.
     lent: Sequence[Any] = ()
+    #: Whether it must not be run twice. The server chooses the memory of its outputs, so that none can be too small.
+    once: bool = False
+    #: The span that it belongs to.
+    trace: Optional[Trace] = None
 
     def is_plain(self) -> bool:
-        return not (self.id or self.parameters)
-
-
-_ndarray = np.ndarray
-_references = sys.getrefcount
-
-
-class Plan:
-    """Calls with the same shapes. ``answer`` is the server's answer to the first one. None if the sizes of outputs are not known.
-
-    ``free`` has the slots that no call uses. Arrays may still refer to their outputs; those given back first are the most likely to be idle.
-    """
-
-    def __init__(self, answer: Optional[Answer]):
-        self.answer = answer
-        self.free: collections.deque[Slot] = collections.deque()
-        self.slots: list[Slot] = []
-        self.retired = False
-
-    def idle(self) -> Optional[Slot]:
-        """Takes a slot whose outputs nobody refers to. None if there is none among the first ones."""
-        for _ in range(min(len(self.free), LOOKS_MAX)):
-            slot = self.free.popleft()
-            if slot.is_idle():
-                return slot
-            self.free.append(slot)
-        return None
-
-
-class Slot:
-    """Memory for the inputs and outputs of one call, and the server's handle for it."""
-
-    __slots__ = ("plan", "handle", "varint", "packet", "views", "input_bytes", "blocks", "memory", "idle_references", "places", "sizes", "head")
-
-    def response(self) -> Response:
-        """The expected response. The slot is in use until no array refers to its outputs."""
-        memory, arrays = self.memory, {}
-        for name, offset, shape, dtype in self.places:
-            arrays[name] = _ndarray(shape, dtype, memory, offset)
-        return Response(arrays, self.head)
-
-    def is_idle(self) -> bool:
-        """Whether no array refers to its outputs any more. Only those arrays refer to the memory, besides the slot."""
-        return _references(self.memory) <= self.idle_references
-
-    def give_back(self) -> None:
-        """Puts the slot behind the others of its plan, after a call."""
-        if not self.plan.retired:
-            self.plan.free.append(self)
-
-
-class _SlotMemory(np.ndarray):
-    """The memory of a slot's outputs.
-
-    An array keeps a reference to the array that it is a view on (its base). numpy skips bases whose own base has the type of the new array.
-    Therefore the memory is a view on a view of a third type. Then an output, which is an ndarray, keeps the memory itself, and so does a view on the
-    memory.
-    """
-
-
-class _Backing(np.ndarray):
-    """What a slot's memory is a view on."""
+        return not (self.id or self.parameters or self.once)
 
 
 class SessionConnection(Session):
     """A session that one thread at a time uses."""
 
-    def __init__(self, path: str, server_uid: Optional[int] = None, token: Optional[str] = None):
-        super().__init__(path, server_uid=server_uid, token=token)
+    def __init__(self, path: str, server_uid: Optional[int] = None, token: Optional[str] = None, answer_s: float = ANSWER_S):
+        # The constructor of the base class uses it.
+        self._deadline = NEVER
+        super().__init__(path, answer_s, server_uid, token)
         # With a timeout, Python would poll the socket before each receive.
         self._socket.setblocking(True)
         self._timeout: Optional[float] = None
         self._buffer = bytearray(PACKET_BYTES_MAX)
-        # Set if the next answer could belong to an earlier request, or if no answer can come.
+        # Set if the next answer could belong to an earlier request, or if no answer can arrive.
         self.broken = False
-        # The functions that send and receive each call. Tests count them.
+        # The functions that send and receive each call. Tests replace them to count the calls.
         self.send_packet = self._socket.send
         self.receive_packet = self._socket.recv_into
-        self.pool = Pool(self._make_slab, self._drop_slab)
-        self.plans: collections.OrderedDict[Any, Plan] = collections.OrderedDict()
+        quota = self.lease_bytes_max
+        self.pool = Pool(self._make_slab, self._drop_slab, min(FREE_BYTES_MAX, quota // FREE_PARTS))
+        self.plans: dict[Any, Plan] = {}
         self.held: set[HeldLease] = set()
-        self.slots = 0
+        #: The blocks of lent buffers.
+        self.lent: weakref.WeakSet[Block] = weakref.WeakSet()
+        # The prepared slots and their memory, which is bounded.
+        self.slots = self.slot_bytes = 0
+        self._slot_bytes_max = min(SLOT_BYTES_MAX, quota // SLOT_PARTS)
+        # The number of calls so far. A plan keeps the number of its last call, which shows its age.
+        self._calls = 0
         self.copied_bytes = 0
 
     def note_copy(self, byte_size: int) -> None:
@@ -186,11 +150,18 @@ class SessionConnection(Session):
         """Memory for an input, which the server knows by name as long as this session is open."""
         if not self.is_alive():
             raise self._lost_here("the server has gone", sent=False)
-        self.set_timeout(None)
-        return self.pool.acquire(byte_size)
+        self.limit(NEVER)
+        block = self.pool.acquire(byte_size)
+        self.lent.add(block)
+        return block
 
-    def set_timeout(self, seconds: Optional[float]) -> None:
-        """Sets the timeout of an answer."""
+    def limit(self, deadline: Deadline) -> None:
+        """Sets the deadline of the following calls."""
+        self._deadline = deadline
+        self._set_timeout(deadline.left())
+
+    def _set_timeout(self, seconds: Optional[float]) -> None:
+        """Sets the timeout of one answer."""
         if seconds != self._timeout:
             whole = 0 if seconds is None else max(int(seconds * 1e6), 1)
             packed = struct.pack("ll", whole // 1_000_000, whole % 1_000_000)
@@ -205,7 +176,7 @@ class SessionConnection(Session):
             return self._learn(call, key)
         try:
             self._write(slot, call)
-            self._transmit(slot.packet)
+            self._transmit(slot.packet if call.trace is None else _traced_packet(slot, call.trace))
             size = self._receive_into()
         except BaseException:
             self._break()
@@ -215,18 +186,22 @@ class SessionConnection(Session):
         return self._settle(slot, call, key, self._await(size, CALL_ID))
 
     def quick(self, key: Any, arrays: Sequence[np.ndarray], whole: Callable[[Any], Call]) -> Optional[Response]:
-        """As :meth:`call`, for a plan that has a free slot, and arrays of exactly its shapes and datatypes. None if there is none.
-        ``whole`` makes the call itself, which is needed only if the answer is not the expected one."""
+        """As :meth:`call`, for a plan that has a free slot, and arrays of exactly its shapes and datatypes. None if no slot is free.
+        ``whole`` makes the :class:`Call`, which is needed only if the answer is not the expected one."""
         try:
-            free = self.plans[key].free
+            plan = self.plans[key]
+            free = plan.free
             slot = free.popleft()
         except (KeyError, IndexError):
             return None
         if _references(slot.memory) > slot.idle_references:
             free.append(slot)
-            slot = self.plans[key].idle()
+            slot = plan.idle()
             if slot is None:
                 return None
+        if self._kept_below:
+            return None
+        plan.last_call = self._calls = self._calls + 1
         for view, array in zip(slot.views, arrays):
             view[...] = array
         self.copied_bytes += slot.input_bytes
@@ -247,51 +222,59 @@ class SessionConnection(Session):
     def quick_many(self, keys: Sequence[Any], all_arrays: Sequence[Sequence[np.ndarray]]) -> Optional[list[Any]]:
         """As :meth:`quick`, for up to 32 calls in one packet. None if one of them has no slot. If an answer is not the expected one, the
         list has ``(slot, answer)`` in its place."""
+        if keys.count(keys[0]) == len(keys):
+            return self.quick_equal(keys[0], list(zip(*all_arrays)), len(keys))
         slots = self._idle_slots(keys)
         if slots is None:
             return None
         for slot, arrays in zip(slots, all_arrays):
-            if len(arrays) == 1:
-                slot.views[0][...] = arrays[0]
-            else:
-                for view, array in zip(slot.views, arrays):
-                    view[...] = array
+            for view, array in zip(slot.views, arrays):
+                view[...] = array
         self.copied_bytes += sum([slot.input_bytes for slot in slots])
-        expected = _CALLED_TOGETHER[len(slots)]
+        answers = self._called_together(together([slot.varint for slot in slots]), CALLED_TOGETHER[len(slots)], len(slots))
+        return [self._expected(slot) if answer is None else (slot, answer) for slot, answer in zip(slots, answers or itertools.repeat(None))]
+
+    def quick_equal(self, key: Any, columns: Sequence[Sequence[np.ndarray]], count: int) -> Optional[list[Any]]:
+        """As :meth:`quick_many`, for ``count`` calls of one plan. ``columns`` has the arrays of all calls for each input."""
+        plan = self.plans.get(key)
+        group = None if plan is None else plan.idle_group(count)
+        if plan is None or group is None:
+            return None
+        self._note(plan)
+        for views, arrays in zip(group.inputs, columns):
+            for view, array in zip(views, arrays):
+                view[...] = array
+        self.copied_bytes += group.input_bytes
+        answers = self._called_together(group.packet, group.expected, count)
+        if answers is None:
+            return group.responses()
+        plan.take(group.slots)
+        return [self._expected(slot) if answer is None else (slot, answer) for slot, answer in zip(group.slots, answers)]
+
+    def _called_together(self, packet: bytes, expected: bytes, count: int) -> Optional[list[Any]]:
+        """Sends the packet of this many calls. Returns the answers, with None for each expected answer. Returns None if all answers are as expected."""
         try:
-            self._transmit(_together(slots))
+            self._transmit(packet)
             size = self._receive_into()
-            is_expected = size == len(expected) and self._buffer.startswith(expected)
-            answers = None if is_expected else self._await_many(len(slots), size)
+            if size == len(expected) and self._buffer.startswith(expected):
+                return None
+            return self._await_many(count, size)
         except BaseException:
             self._break()
             raise
-        if answers is None:
-            responses = [slot.response() for slot in slots]
-            for slot in slots:
-                slot.plan.free.append(slot)
-            return responses
-        return [self._expected(slot) if answer is None else (slot, answer) for slot, answer in zip(slots, answers)]
 
     def _idle_slots(self, keys: Sequence[Any]) -> Optional[list[Slot]]:
         """An idle slot for each key. None if one of them has none."""
         slots: list[Slot] = []
-        last, plan = None, None
-        for key in keys:
-            if key is not last:
-                last, plan = key, self.plans.get(key)
-            try:
-                slot = plan.free.popleft()  # type: ignore[union-attr]
-                if _references(slot.memory) > slot.idle_references:
-                    plan.free.append(slot)  # type: ignore[union-attr]
-                    slot = plan.idle()  # type: ignore[union-attr, assignment]
-            except (AttributeError, IndexError):
-                slot = None  # type: ignore[assignment]
-            if slot is None:
-                for taken in slots:
-                    taken.give_back()
+        for key, equal in itertools.groupby(keys):
+            plan, count = self.plans.get(key), len(list(equal))
+            taken = None if plan is None else plan.take_idle(count)
+            if plan is None or taken is None or self._kept_below:
+                for slot in slots:
+                    slot.give_back()
                 return None
-            slots.append(slot)
+            self._note(plan)
+            slots += taken
         return slots
 
     def _expected(self, slot: Slot) -> Response:
@@ -314,7 +297,7 @@ class SessionConnection(Session):
         try:
             for slot, call in zip(slots, calls):
                 self._write(slot, call)
-            self._transmit(_together(slots))
+            self._transmit(together([slot.varint for slot in slots]))
             answers = self._await_many(len(slots), self._receive_into())
         except BaseException:
             self._break()
@@ -368,7 +351,7 @@ class SessionConnection(Session):
             except (InferenceServerException, Stale) as error:
                 outcomes.append(error)
             except Lost as lost:
-                # The earlier ones have been run. The caller would send them again together with this one.
+                # Earlier inferences have been run. If this one counted as unsent, the caller would send all of them again.
                 raise Lost(str(lost), sent=lost.sent or bool(outcomes)) from lost
         return outcomes
 
@@ -383,25 +366,52 @@ class SessionConnection(Session):
 
     def _slot(self, plan: Plan, call: Call) -> Optional[Slot]:
         """A free slot. None if the call must be a plain request."""
+        self._note(plan)
         if plan.answer is None:
             return None
-        if (slot := plan.idle()) is not None:
+        slot = plan.idle()
+        # Checked after the slot was found idle: a child of a later fork has no array over it.
+        if self.outdated:
+            return None
+        if slot is not None:
             return slot
         if self.slots >= SLOTS_MAX:
             self._retire_some(plan)
         return None if self.slots >= SLOTS_MAX else self._prepare(plan, call)
 
+    def _note(self, plan: Plan) -> None:
+        """Notes that a plan is used."""
+        plan.last_call = self._calls = self._calls + 1
+
     def _prepare(self, plan: Plan, call: Call) -> Slot:
         """A new slot, prepared at the server."""
-        slot, content = self._new_slot(plan, call)
-        prepared, _ = self._call_repeatable(CLIENT_PREPARE, content, SERVER_PREPARED)
+        plan.preparing += 1
+        try:
+            slot, content = self._new_slot(plan, call)
+            prepared, _ = self._call_repeatable(CLIENT_PREPARE, content, SERVER_PREPARED)
+        finally:
+            plan.preparing -= 1
         self.slots += 1
-        return _prepared(slot, prepared)
+        return self._kept(slot, prepared)
+
+    def _kept(self, slot: Slot, prepared: bytes) -> Slot:
+        """The slot with the handle that the server gave it. The slot belongs to its plan from now on. Idle plans lose
+        their slots if all slots together take too much memory."""
+        slot.handle = int(dict(_protobuf.decode(prepared)).get(1, 0))
+        slot.varint = _protobuf.varint(slot.handle)
+        slot.packet = _protobuf.encode([(CLIENT_ID, CALL_ID), (CLIENT_CALL, _protobuf.encode([(1, slot.handle)]))])
+        slot.plan.slots.append(slot)
+        self.slot_bytes += slot.byte_size
+        for key in self._idle_plans():
+            if self.slot_bytes <= self._slot_bytes_max:
+                break
+            self._retire(self.plans.pop(key))
+        return slot
 
     def _new_slot(self, plan: Plan, call: Call) -> tuple[Slot, bytes]:
         """A slot with memory, and the request to prepare it."""
         assert plan.answer is not None
-        slot = Slot()
+        slot = BrainSlot() if any(is_brain(element_dtype(spec.datatype)) for spec in plan.answer.outputs) else Slot()
         slot.plan = plan
         sizes = [_byte_size(one.spec) for one in call.inputs]
         slot.blocks = [one.block or self.pool.acquire(max(size, 1)) for one, size in zip(call.inputs, sizes)]
@@ -416,8 +426,8 @@ class SessionConnection(Session):
             slot.sizes[spec.name] = _byte_size(spec)
             end += -(-slot.sizes[spec.name] // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         outputs = self.pool.acquire(max(end, 1))
-        slot.memory = outputs.array().view(_Backing).view(_SlotMemory)
-        slot.idle_references = _references(slot.memory)
+        slot.byte_size = outputs.byte_size + sum(block.byte_size for block in slot.blocks)
+        slot.place_outputs(outputs.array())
         slot.head = Head(plan.answer.model, plan.answer.version, plan.answer.id)
         request = _messages.request(
             call.model,
@@ -479,14 +489,20 @@ class SessionConnection(Session):
             if raw or not 0 < _byte_size(spec) <= size:
                 arrays[spec.name] = _inline(raw, spec)
             else:
-                arrays[spec.name] = np.ndarray(spec.shape, element_dtype(spec.datatype), slot.memory, at)
+                arrays[spec.name] = output(np.ndarray(spec.shape, element_dtype(spec.datatype), slot.memory, at))
         slot.give_back()
         return Response(arrays, Head(read.model, read.version, read.id, read.parameters))
 
     def _learn(self, call: Call, key: Any) -> Response:
         """Sends a plain request, and keeps its answer for the next call of the plan."""
         blocks = self._place(call)
-        answer, descriptors = self._call_once(CLIENT_INFER, self._message(call, blocks), SERVER_INFERENCE)
+        for left in reversed(range(ROOM_TRIES_MAX)):
+            try:
+                answer, descriptors = self._call_once(CLIENT_INFER, self._message(call, blocks), SERVER_INFERENCE)
+                break
+            except InferenceServerException as error:
+                if not left or not self._may_resend(call, error):
+                    raise
         try:
             response = self._read_inference(answer, descriptors)
         finally:
@@ -498,10 +514,10 @@ class SessionConnection(Session):
         if response is None:
             raise _none()
         if key is not None and call.is_plain() and key not in self.plans:
-            self.plans[key] = Plan(_known(call, response.answer))
+            self._calls += 1
+            self.plans[key] = Plan(_known(call, response._answer), self._calls)
             while len(self.plans) > PLANS_MAX:
-                _, oldest = self.plans.popitem(last=False)
-                self._retire(oldest)
+                self._retire(self.plans.pop(min(self.plans, key=self._last_call)))
         return response
 
     def _place(self, call: Call) -> list[tuple[Block, int]]:
@@ -510,7 +526,7 @@ class SessionConnection(Session):
             _datatypes.encoded_byte_size(one.array) if one.block is None and one.spec.datatype == "BYTES" else _byte_size(one.spec)
             for one in call.inputs
         ]
-        # All memory comes first, because it may be refused.
+        # All memory is requested first, because the server may refuse it.
         blocks = [one.block or self.pool.acquire(max(size, 1)) for one, size in zip(call.inputs, sizes)]
         for one, block, size in zip(call.inputs, blocks, sizes):
             if one.block is not None:
@@ -532,7 +548,8 @@ class SessionConnection(Session):
             call.parameters,
         )
         leased = call.outputs or [spec.name for spec in call.metadata.outputs]
-        return _protobuf.encode([(1, request), *((2, name) for name in leased)])
+        trace = () if call.trace is None else ((INFER_TRACE, call.trace.message()),)
+        return _protobuf.encode([(1, request), *((2, name) for name in leased), *trace])
 
     def _read_inference(self, inference: bytes, descriptors: list[int]) -> Optional[Response]:
         """Reads a response, whose outputs may lie in leases. None for a notice that no response follows."""
@@ -556,12 +573,12 @@ class SessionConnection(Session):
                 arrays[spec.name] = (
                     _datatypes.decode_elements(block.array().data, spec.shape)
                     if is_text
-                    else _array(block, spec.shape, spec.datatype)
+                    else output(_array(block, spec.shape, spec.datatype))
                 )
             else:
                 arrays[spec.name] = _inline(read.raw[index] if index < len(read.raw) else b"", spec)
         response = Response(arrays, Head(read.model, read.version, read.id, read.parameters))
-        response.answer = read
+        response._answer = read
         return response
 
     def forget(self, model: str) -> None:
@@ -569,33 +586,56 @@ class SessionConnection(Session):
         for key in [key for key in self.plans if key[0] == model]:
             self._retire(self.plans.pop(key))
 
+    def _last_call(self, key: Any) -> int:
+        return self.plans[key].last_call
+
+    def _idle_plans(self) -> list[Any]:
+        """The keys of the plans that have slots and that no call uses, those first that were not used for the longest time."""
+        return sorted((key for key, plan in self.plans.items() if plan.slots and plan.is_idle()), key=self._last_call)
+
+    def _make_room(self, error: InferenceServerException) -> bool:
+        """After the error that a quota is used up, returns memory that no call uses to the server: free memory, or else that of the plan that was not used
+        for the longest time. False after any other error, or if there is no such memory."""
+        if NO_ROOM not in str(error.message()):
+            return False
+        if self.pool.trim():
+            return True
+        for key in self._idle_plans():
+            self._retire(self.plans.pop(key))
+            if self.pool.trim():
+                return True
+        return False
+
+    def _may_resend(self, call: Call, error: InferenceServerException) -> bool:
+        """Whether the request is sent once more, because there is memory for the outputs now. False within a sequence, whose state may have
+        changed, and if the model may run only once."""
+        return self._make_room(error) and not call.once and "sequence_id" not in (call.parameters or {})
+
     def _retire(self, plan: Plan) -> None:
-        """Releases the plan's handles. Outputs that are still referred to stay."""
-        plan.retired = True
+        """Releases the plan's handles. Arrays over outputs stay valid."""
         handles = b"".join(_protobuf.varint(slot.handle) for slot in plan.slots)
         self.slots -= len(plan.slots)
-        plan.slots, plan.answer = [], None
-        plan.free.clear()
+        self.slot_bytes -= sum(slot.byte_size for slot in plan.slots)
+        plan.retire()
         if handles:
             try:
                 self._transmit(_protobuf.encode([(CLIENT_RELEASE, _protobuf.encode([(1, handles)]))]))
             except Lost:
-                # The handles ended with the session. A request that was answered before must not count as not sent.
+                # The handles ended with the session. The error is dropped, because a request that was answered before must not count as unsent.
                 pass
 
     def _retire_some(self, but: Plan) -> None:
-        for key in list(self.plans):
+        for key in sorted(self.plans, key=self._last_call):
             if self.slots < SLOTS_MAX:
                 return
             if self.plans[key] is not but:
                 self._retire(self.plans.pop(key))
 
     def _call_repeatable(self, call: int, content: bytes, expected: int) -> tuple[bytes, list[int]]:
-        """Sends one call and waits for its answer."""
+        """Sends one call that is no inference, and waits for its answer. :class:`Lost` has ``sent=False``, because such a call may be repeated."""
         try:
             answer, descriptors = self._call_once(call, content, expected)
         except Lost as lost:
-            # All calls except inferences may be repeated.
             raise Lost(str(lost), sent=False) from lost
         _close_all(descriptors)
         return answer, []
@@ -627,9 +667,11 @@ class SessionConnection(Session):
 
     def _receive_into(self) -> int:
         try:
+            if self._deadline:
+                self._set_timeout(self._deadline.left())
             size = self.receive_packet(self._buffer)
-        except BlockingIOError:
-            raise TimeoutError(f"no answer within {self._timeout} s; the request was given up") from None
+        except (BlockingIOError, TimeoutError):
+            raise self._deadline.late() from None
         except OSError as error:
             raise self._lost_here(f"the server closed the connection before it answered: {error.strerror or error}", sent=True) from error
         if not size:
@@ -637,7 +679,7 @@ class SessionConnection(Session):
         return size
 
     def _await(self, size: int, call_id: int) -> tuple[dict[int, Any], list[int]]:
-        """The answer. The packet that was received may be about something else. The answer has no descriptors."""
+        """The answer to a call. A packet of ``size`` bytes was received already, which may be about something else. The answer has no descriptors."""
         while True:
             fields = self._fields(bytes(self._buffer[:size]))
             if fields.get(SERVER_ID, 0) == call_id:
@@ -666,8 +708,8 @@ class SessionConnection(Session):
         while True:
             try:
                 packet, descriptors, flags, _ = self._receive_now()
-            except BlockingIOError:
-                raise TimeoutError(f"no answer within {self._timeout} s; the request was given up") from None
+            except (BlockingIOError, TimeoutError):
+                raise self._deadline.late() from None
             except OSError as error:
                 raise self._lost_here(f"the server closed the connection before it answered: {error.strerror or error}", sent=True) from error
             if not packet or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
@@ -679,7 +721,7 @@ class SessionConnection(Session):
             _close_all(list(descriptors))
 
     def _fields(self, packet: bytes) -> dict[int, Any]:
-        """The fields of a message. Notes leases that do not exist any more."""
+        """The fields of a message. Drops the mappings of leases that do not exist any more."""
         try:
             self._read(packet, -1, -1)
             return dict(_protobuf.decode(packet))
@@ -690,10 +732,12 @@ class SessionConnection(Session):
         """Closes the session, because further messages would be taken for the next answer. The server cancels requests in flight."""
         self.broken = True
         for plan in list(self.plans.values()):
-            # An array or a lent buffer may keep this object for long. It must not keep the memory of other calls.
-            plan.retired = True
-            plan.answer, plan.slots = None, []
-            plan.free.clear()
+            # An array or a lent buffer may keep this object alive for long. This object must not keep the memory of other calls.
+            plan.retire()
+        if self.outdated:
+            # A program may fork often. So the memory is dropped now, and not by the collector of reference cycles.
+            self.pool.trim()
+            self._mappings.clear()
         self._socket.close()
 
     def abort(self) -> None:
@@ -701,7 +745,7 @@ class SessionConnection(Session):
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            # It has ended.
+            # The session has ended already.
             pass
 
     def _lost_here(self, why: str, sent: bool) -> Lost:
@@ -712,14 +756,26 @@ class SessionConnection(Session):
         """Closes the session. Arrays over its memory stay valid."""
         self._break()
 
-    def _make_slab(self, byte_size: int) -> Slab:
+    def refusal_of_memory(self) -> Optional[str]:
+        """Why the access rules forbid this client to borrow memory. None if they permit it."""
         try:
-            name, memory = self.borrow(byte_size)
-        except Refused as error:
-            if isinstance(error, SessionLost) or self._last_word is not None:
-                raise self._lost_here(f"the server has gone: {error}", sent=False) from error
-            raise InferenceServerException(f"the server lends no memory: {error}") from error
-        return Slab(name, memory, keeper=self)
+            name, _ = self.borrow(1)
+        except Refused as refusal:
+            return str(refusal) if any(text in str(refusal) for text in NO_SCOPE) else None
+        self.give_back(name)
+        return None
+
+    def _make_slab(self, byte_size: int) -> Slab:
+        while True:
+            try:
+                name, memory = self.borrow(byte_size)
+                return Slab(name, memory, owner=self)
+            except Refused as error:
+                if isinstance(error, SessionLost) or self._last_word is not None:
+                    raise self._lost_here(f"the server has gone: {error}", sent=False) from error
+                refusal = InferenceServerException(f"the server lends no memory: {error}")
+                if not self._make_room(refusal):
+                    raise refusal from error
 
     def _drop_slab(self, slab: Slab) -> None:
         try:
@@ -727,8 +783,13 @@ class SessionConnection(Session):
         except Refused:
             pass
 
+    def _receive_now(self) -> Any:
+        if self._deadline:
+            self._set_timeout(self._deadline.left())
+        return super()._receive_now()
+
     def _drain(self) -> None:
-        """Does nothing: the next message may be a response of a stream. Notices are noted where they are read."""
+        """Does nothing: the next message may be a response of a stream. Notices are handled when the next message is read."""
 
     def _send_now(self, packet: bytes) -> None:
         self._socket.send(packet, socket.MSG_DONTWAIT)
@@ -742,31 +803,14 @@ def _whole(call_id: int, call: int, content: bytes) -> bytes:
     return packet
 
 
-def _prepared(slot: Slot, prepared: bytes) -> Slot:
-    """The slot with the handle that the server gave it. Its plan has it from now on."""
-    slot.handle = int(dict(_protobuf.decode(prepared)).get(1, 0))
-    slot.varint = _protobuf.varint(slot.handle)
-    slot.packet = _protobuf.encode([(CLIENT_ID, CALL_ID), (CLIENT_CALL, _protobuf.encode([(1, slot.handle)]))])
-    slot.plan.slots.append(slot)
-    return slot
+def _traced_packet(slot: Slot, trace: Trace) -> bytes:
+    """The packet of a prepared call that belongs to a span."""
+    return _protobuf.encode([(CLIENT_ID, CALL_ID), (CLIENT_CALL, traced_call(slot, trace))])
 
 
-def _together(slots: Sequence[Slot]) -> bytes:
-    """The packet that calls all these slots."""
-    further = b"".join([slot.varint for slot in slots[1:]])
-    packet = _protobuf.encode([(1, slots[0].handle), *([(2, further)] if further else [])])
-    return _protobuf.encode([(CLIENT_ID, CALL_ID), (CLIENT_CALL, packet)])
-
-
-def _called_together(count: int) -> bytes:
-    """The concatenated answers to this many calls of one packet, if all outputs are as expected."""
-    called = [_protobuf.encode([(SERVER_ID, CALL_ID + index), (SERVER_CALLED, b"")]) for index in range(count)]
-    if count <= 1:
-        return b"".join(called)
-    return _protobuf.encode([(SERVER_ANSWERS, _protobuf.encode([(1, one) for one in called]))])
-
-
-_CALLED_TOGETHER = [_called_together(count) for count in range(CALLS_MAX + 1)]
+def traced_call(slot: Slot, trace: Optional[Trace]) -> bytes:
+    """The content of a prepared call, which may belong to a span."""
+    return _protobuf.encode([(1, slot.handle), *(() if trace is None else ((CALL_TRACE, trace.message()),))])
 
 
 def _known(call: Call, answer: Answer) -> Optional[Answer]:
@@ -809,7 +853,7 @@ def element_dtype(datatype: str) -> np.dtype[Any]:
 def _inline(raw: bytes, spec: Spec) -> np.ndarray:
     if spec.datatype == "BYTES":
         return _datatypes.decode_elements(raw, spec.shape)
-    return np.frombuffer(raw, element_dtype(spec.datatype)).reshape(spec.shape)
+    return output(np.frombuffer(raw, element_dtype(spec.datatype)).reshape(spec.shape))
 
 
 def _failure(error: bytes) -> InferenceServerException:

@@ -1,9 +1,10 @@
 """How are a program's values converted to the elements of a datatype, without loss?
 
-* An array (numpy, or an object with DLPack, ``__array__``, the buffer protocol or Arrow's C data and stream interfaces) has a datatype. It is converted if every value of its
-  datatype exists in the wanted datatype (INT8 to INT32, FP16 to FP32), and refused otherwise.
-* Python's numbers have no datatype, so their values decide. An integer datatype accepts integers in its range, a floating-point datatype
-  accepts numbers and rounds them, BOOL accepts True and False, BYTES accepts ``str`` and ``bytes``.
+* An array (numpy, or an object with DLPack, ``__array__``, the buffer protocol or Arrow's C data and stream interfaces) has a datatype. It is
+  converted if every value of its datatype exists in the wanted datatype (INT8 to INT32, FP16 to FP32), and refused otherwise.
+* Python's numbers have no datatype, so their values decide. An integer datatype accepts integers in its range. A floating-point datatype
+  accepts integers that it represents exactly. It accepts floats and rounds them, but refuses a float that would become infinite or 0. BOOL
+  accepts True and False. BYTES accepts ``str`` and ``bytes``, also as elements of an array of objects.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from nerite import _datatypes
 DIMENSIONS_MAX = 32
 # DLPack's device types that the host can read: host memory, and memory pinned for CUDA.
 _HOST_KINDS = (1, 3)
+# The bits of the mantissa of each floating-point datatype, with the first one, which is not stored.
+EXACT_BITS = {"FP16": 11, "BF16": 8, "FP32": 24, "FP64": 53}
 
 
 def elements(given: Any, datatype: str, note_copy: Callable[[int], None] = lambda _: None) -> tuple[np.ndarray, np.dtype[Any]]:
     """Converts ``given`` to an array that can be assigned to elements of ``datatype``. Also returns the dtype as which those elements are
-    viewed. ``note_copy`` is told of bytes that were copied to join the chunks of a column."""
+    viewed. ``note_copy`` is called with the number of bytes that were copied to join the chunks of a column."""
     if isinstance(given, np.ndarray) and datatype == _datatypes.datatype_of(given) and not isinstance(given, np.ma.MaskedArray):
-        return given, given.dtype
+        return (given if datatype != "BYTES" else _texts(given)), given.dtype
     found = _of_column(given, datatype, note_copy)
     if found is None:
         found = _converted(given, datatype, 0)
@@ -58,6 +61,7 @@ def _converted(given: Any, datatype: str, depth: int) -> np.ndarray:
     if hasattr(given, "__dlpack__") and hasattr(given, "__dlpack_device__"):
         return _of_dlpack(given, datatype, depth)
     if hasattr(given, "__array__") or hasattr(given, "__array_interface__"):
+        _check_missing(given)
         return _checked(_array_of(given), datatype, type(given).__name__)
     try:
         memory = memoryview(given)
@@ -109,6 +113,19 @@ def _of_column(given: Any, datatype: str, note_copy: Callable[[int], None]) -> O
     return _checked(array, datatype, type(given).__name__)
 
 
+def _check_missing(given: Any) -> None:
+    """Refuses an extension array of pandas with missing elements, which its ``__array__`` would turn into NaN."""
+    dtype, is_missing = getattr(given, "dtype", None), getattr(given, "isna", None)
+    # Where NaN stands for a missing element, it may be a number as well.
+    if not callable(is_missing) or not hasattr(dtype, "na_value") or isinstance(dtype.na_value, float):
+        return
+    missing = int(np.count_nonzero(is_missing()))
+    if missing:
+        raise InferenceServerException(
+            f"{type(given).__name__} with {missing} missing elements among {len(given)}: a tensor has none; fill them first, with .fillna(value)"
+        )
+
+
 def _array_of(given: Any) -> np.ndarray:
     """The object as an array, by its own protocols."""
     try:
@@ -152,11 +169,23 @@ def _on_host(given: Any, name: str, kind: int) -> Any:
 def _checked(array: np.ndarray, datatype: str, name: str) -> np.ndarray:
     """The array, if its conversion loses no value."""
     found = _datatypes.datatype_of(array)
-    if found == datatype or (datatype == "BYTES" and array.dtype.kind == "U") or is_lossless(array.dtype, datatype):
+    if datatype == "BYTES" and (found == datatype or array.dtype.kind == "U"):
+        return _texts(array)
+    if found == datatype or is_lossless(array.dtype, datatype):
         return array
     raise InferenceServerException(
         f"got unexpected datatype {found or array.dtype} from {name}, expected {datatype}; {_cure(datatype)}"
     )
+
+
+def _texts(array: np.ndarray) -> np.ndarray:
+    """The array, if all its elements are texts. Other elements are refused: ``str(None)`` would be a text, but hardly the one
+    that was meant."""
+    if array.dtype.kind == "O":
+        values = array.ravel().tolist()
+        if not all(issubclass(one, (str, bytes)) for one in set(map(type, values))):
+            _refuse((one for one in values if not isinstance(one, (str, bytes))), "BYTES", "str and bytes")
+    return array
 
 
 def is_lossless(dtype: np.dtype[Any], datatype: str) -> bool:
@@ -218,7 +247,7 @@ def _of_values(values: Sequence[Any], datatype: str) -> np.ndarray:
 
 
 def _of_numbers(values: Sequence[Any], datatype: str, dtype: np.dtype[Any]) -> np.ndarray:
-    takes = "numbers, and rounds them, but none beyond its range"
+    takes = "numbers: floats in its range, which it rounds, and whole numbers that it has exactly"
     _check_types(values, (bool, int, float), datatype, takes)
     try:
         wide = np.array(values, np.float64)
@@ -228,7 +257,15 @@ def _of_numbers(values: Sequence[Any], datatype: str, dtype: np.dtype[Any]) -> n
     with np.errstate(over="ignore"):
         narrow = wide.astype(dtype)
     became_infinite = np.isinf(narrow.astype(np.float64)) & np.isfinite(wide)
-    _refuse((values[index] for index in np.flatnonzero(became_infinite)), datatype, takes)
+    became_zero = (narrow == 0) & (wide != 0)
+    _refuse((values[index] for index in np.flatnonzero(became_infinite | became_zero)), datatype, takes)
+    # All whole numbers up to this one are exact.
+    exact_max = 1 << EXACT_BITS[datatype]
+    if int in set(map(type, values)):
+        _refuse(
+            (one for one, got in zip(values, narrow.tolist()) if type(one) is int and abs(one) > exact_max and int(got) != one),
+            datatype, f"{takes}; give float({{0}}) where it may be rounded",
+        )  # fmt: skip
     return narrow
 
 
@@ -240,4 +277,5 @@ def _check_types(values: Sequence[Any], types: tuple[type, ...], datatype: str, 
 
 def _refuse(values: Iterable[Any], datatype: str, takes: str) -> None:
     for value in values:
-        raise InferenceServerException(f"got {repr(value)[:60]} ({type(value).__name__}), a tensor of {datatype} takes {takes}")
+        shown = repr(value)[:60]
+        raise InferenceServerException(f"got {shown} ({type(value).__name__}), a tensor of {datatype} takes {takes.replace('{0}', shown)}")

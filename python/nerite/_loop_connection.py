@@ -2,8 +2,9 @@
 
 All calls of an event loop share one session. The loop watches its socket, and each answer goes to the call that waits for it.
 
-A call that is cancelled tells the server (``Cancel`` in docs/session.md). Its memory is used again when the server has answered it, because the model
-may read and write it until then. The answer to a cancelled request for memory, or to prepare an inference, is kept or given back.
+A call that is cancelled sends ``Cancel`` (docs/session.md). Its memory is used again only when the server has answered the call, because the model may
+read and write the memory until then. If a request for memory was cancelled, its lease is kept for other calls. If the preparation of an inference was
+cancelled, its handle is released.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from nerite._connection import (
     CLIENT_INFER,
     CLIENT_PREPARE,
     CLIENT_RELEASE,
+    ROOM_TRIES_MAX,
     SERVER_CALLED,
     SERVER_DESCRIBED,
     SERVER_ERROR,
@@ -34,19 +36,18 @@ from nerite._connection import (
     SLOTS_MAX,
     Call,
     Lost,
-    Plan,
     SessionConnection,
-    Slot,
     _failure,
     _field,
-    _prepared,
     _several,
     _whole,
+    traced_call,
 )
 from nerite._messages import Metadata
+from nerite._plans import Plan, Slot
 from nerite._pool import Slab
 from nerite._response import Response
-from nerite._session import BORROW_BYTE_SIZE, CLIENT_BORROW, DESCRIPTORS_MAX, SERVER_LEASE, SessionLost, _close_all
+from nerite._session import ANSWER_S, BORROW_BYTE_SIZE, CLIENT_BORROW, DESCRIPTORS_MAX, SERVER_LEASE, SessionLost, _close_all
 
 T = TypeVar("T")
 CLIENT_CANCEL = 9
@@ -70,7 +71,7 @@ class _NeedsSlab(Exception):
 
 
 class _Awaited:
-    """A request whose last answer has not come."""
+    """A request whose last answer has not arrived."""
 
     __slots__ = ("future", "given_up", "lent", "is_inference")
 
@@ -83,18 +84,20 @@ class _Awaited:
 
 
 class LoopConnection(SessionConnection):
-    """The session of one event loop. Connecting blocks; :meth:`begin` is called on the loop then."""
+    """The session of one event loop. The constructor connects, which blocks. After it, :meth:`begin` must be called on the loop."""
 
-    def __init__(self, path: str, server_uid: Optional[int] = None, token: Optional[str] = None):
+    def __init__(self, path: str, server_uid: Optional[int] = None, token: Optional[str] = None, answer_s: float = ANSWER_S):
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._awaited: dict[int, _Awaited] = {}
         # Packets that the socket did not take.
         self._unsent: collections.deque[bytes] = collections.deque()
         # Borrowed memory that the pool has not taken yet.
         self._spares: list[Slab] = []
-        super().__init__(path, server_uid, token)
+        #: The number of calls that use it now.
+        self.users = 0
+        super().__init__(path, server_uid, token, answer_s)
         self._socket.setblocking(False)
-        # In the base class, all calls have this id.
+        # The base class uses CALL_ID for calls of prepared inferences. The ids of this class begin after it.
         self._last_id = max(self._last_id, CALL_ID)
         self.send_packet = self._post  # type: ignore[assignment]
 
@@ -135,14 +138,14 @@ class LoopConnection(SessionConnection):
                 loop.call_soon_threadsafe(self._break)
                 return
             except RuntimeError:
-                # It was closed just now.
+                # The loop was closed meanwhile.
                 pass
         self._break()
 
     # Internal steps.
 
     async def _call_slot(self, slot: Slot, call: Call, key: Any, place: _Place) -> Optional[Response]:
-        """The response to a prepared inference. None if it must be sent as a plain one."""
+        """The response to a prepared inference. None if it must be sent as a plain request."""
 
         def given_up(fields: Any, descriptors: Any) -> None:
             _close_all(descriptors)
@@ -151,7 +154,7 @@ class LoopConnection(SessionConnection):
                 slot.give_back()
 
         self._write(slot, call)
-        content = _protobuf.encode([(1, slot.handle)])
+        content = traced_call(slot, call.trace)
         fields, descriptors = await self._first_answer(CLIENT_CALL, content, given_up, call.lent, place)
         if fields.get(SERVER_MORE):
             self._cancel(fields[SERVER_ID])
@@ -162,11 +165,22 @@ class LoopConnection(SessionConnection):
         return self._settled(slot, call, key, (fields, descriptors))
 
     async def _infer(self, call: Call, key: Any, place: _Place) -> Response:
-        """Sends a plain request."""
+        """Sends a plain request. If memory for its outputs was lacking, and there is some now, sends it once more."""
         blocks = await self._with_room(lambda: self._place(call))
+        for left in reversed(range(ROOM_TRIES_MAX)):
+            try:
+                return self._learned(call, key, await self._answer_to(call, blocks, place))
+            except InferenceServerException as error:
+                if not left or not self._may_resend(call, error):
+                    raise
+            await place.taken_again()
+        raise AssertionError("the last try returned or raised")
+
+    async def _answer_to(self, call: Call, blocks: Any, place: _Place) -> Optional[Response]:
+        """The response to one plain request."""
 
         def given_up(fields: Any, descriptors: Any, _: Any = blocks) -> None:
-            # Reading the response maps its leases, and they are returned with it.
+            # Reading the response maps its leases. They are returned when the response is dropped.
             try:
                 if SERVER_INFERENCE in fields:
                     self._read_inference(fields[SERVER_INFERENCE], descriptors)
@@ -181,22 +195,27 @@ class LoopConnection(SessionConnection):
                 raise _several(fields)
             if SERVER_ERROR in fields:
                 raise _failure(fields[SERVER_ERROR])
-            response = self._read_inference(fields[SERVER_INFERENCE], descriptors)
+            return self._read_inference(fields[SERVER_INFERENCE], descriptors)
         finally:
             _close_all(descriptors)
-        return self._learned(call, key, response)
 
     async def _slot_async(self, plan: Plan, call: Call) -> Optional[Slot]:
         """A free slot. None if the call must be a plain request."""
+        self._note(plan)
         if plan.answer is None or plan.retired:
             return None
-        if (idle := plan.idle()) is not None:
+        idle = plan.idle()
+        # Checked after the slot was found idle, as in the base class.
+        if self.outdated:
+            return None
+        if idle is not None:
             return idle
         if self.slots >= SLOTS_MAX:
             self._retire_some(plan)
         if self.slots >= SLOTS_MAX:
             return None
         self.slots += 1
+        plan.preparing += 1
         try:
             # The plan may be retired while memory is borrowed.
             made = await self._with_room(lambda: None if plan.answer is None else self._new_slot(plan, call))
@@ -211,10 +230,12 @@ class LoopConnection(SessionConnection):
                     self._release(int(dict(_protobuf.decode(fields[SERVER_PREPARED])).get(1, 0)))
 
             prepared, _ = await self._answered(CLIENT_PREPARE, content, SERVER_PREPARED, given_up)
-            _prepared(slot, prepared)
+            self._kept(slot, prepared)
         except BaseException:
             self.slots -= 1
             raise
+        finally:
+            plan.preparing -= 1
         if plan.retired:
             # The model has changed meanwhile.
             self._retire(plan)
@@ -234,19 +255,22 @@ class LoopConnection(SessionConnection):
             return step()
         except _NeedsSlab:
             pass
-        # One at a time, because one slab is enough for many.
+        # One call at a time borrows a slab, because one slab is enough for many calls.
         async with self._borrowing:
-            while True:
-                try:
-                    return step()
-                except _NeedsSlab as need:
-                    await self._borrow(need.byte_size)
+            try:
+                while True:
+                    try:
+                        return step()
+                    except _NeedsSlab as need:
+                        await self._borrow(need.byte_size)
+            finally:
+                self.pool.reserved.clear()
 
     async def _borrow(self, byte_size: int) -> None:
         def keep(fields: Any, descriptors: Any) -> None:
             try:
                 if SERVER_LEASE in fields:
-                    self._spares.append(Slab(*self._map(fields[SERVER_LEASE], descriptors, byte_size), keeper=self))
+                    self._spares.append(Slab(*self._map(fields[SERVER_LEASE], descriptors, byte_size), owner=self))
                     if len(self._spares) > SPARES_MAX:
                         # Calls that were cancelled while they borrowed memory have left other slabs.
                         self._drop_slab(self._spares.pop(0))
@@ -258,6 +282,9 @@ class LoopConnection(SessionConnection):
         try:
             lease, descriptors = await self._answered(CLIENT_BORROW, content, SERVER_LEASE, keep)
         except InferenceServerException as error:
+            if self._make_room(error):
+                # The step that needs the memory requests it again.
+                return
             raise InferenceServerException(f"the server lends no memory: {error.message()}") from error
         keep({SERVER_LEASE: lease}, descriptors)
 
@@ -267,6 +294,9 @@ class LoopConnection(SessionConnection):
             raise _NeedsSlab(byte_size)
         slab = min(fitting, key=lambda one: one.byte_size)
         self._spares.remove(slab)
+        if self._borrowing.locked():
+            # The step may need a further slab. Then it is repeated, and this slab must not be returned to make room for the other one.
+            self.pool.reserved.add(slab)
         return slab
 
     async def _answered(self, call: int, content: bytes, expected: int, given_up: GivenUp) -> tuple[bytes, list[int]]:
@@ -286,7 +316,7 @@ class LoopConnection(SessionConnection):
     async def _first_answer(
         self, call: int, content: bytes, given_up: GivenUp, lent: Any = (), place: Optional[_Place] = None
     ) -> tuple[dict[int, Any], list[int]]:
-        """The first answer to a call. If nobody waits for it any more, ``given_up`` gets it, as all further ones."""
+        """The first answer to a call. If nobody waits for it any more, ``given_up`` gets it and all further answers."""
         self._last_id += 1
         call_id = self._last_id
         packet = _whole(call_id, call, content)
@@ -304,14 +334,14 @@ class LoopConnection(SessionConnection):
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
-                # The answer came just before. It may be the first one of several.
+                # The answer arrived just before. It may be the first of several.
                 given_up(*future.result())
             if call_id in self._awaited and place is not None:
                 self._cancel(call_id)
             raise
 
     def _cancel(self, call_id: int) -> None:
-        """Tells the server that nobody waits for an inference."""
+        """Notifies the server that nobody waits for the inference any more."""
         try:
             self._transmit(_protobuf.encode([(CLIENT_CANCEL, _protobuf.encode([(1, call_id)]))]))
         except Lost:
@@ -319,7 +349,7 @@ class LoopConnection(SessionConnection):
             pass
 
     def _read_all(self) -> None:
-        """Reads the packets that are there."""
+        """Reads the packets that have arrived."""
         for _ in range(READS_MAX):
             try:
                 flags = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
@@ -355,7 +385,7 @@ class LoopConnection(SessionConnection):
     def _ended(self, awaited: _Awaited) -> None:
         for one in awaited.lent:
             one.thaw()
-        # On a loop that is closed nobody can be woken.
+        # A closed loop cannot wake a waiter.
         if awaited.is_inference and not awaited.future.get_loop().is_closed():
             self._places.release()
 

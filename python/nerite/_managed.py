@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 from nerite import _buffers
 from nerite._buffers import ManagedInput, ManagedOutput, TensorBuffer, wants_place
 from nerite._pool import Block, Pool
-from nerite._session import ANSWER_S, HeldLease, LeaseTransport, Session, Untrusted, server_id_among
+from nerite._session import ANSWER_S, HeldLease, LeaseTransport, NoSocket, Session, Untrusted, server_id_among
 from nerite._transports import WAYS, Refused, RegionTransport, Transport
 from nerite._trust import default_path
 
@@ -33,8 +33,9 @@ Makers = Mapping[str, Callable[[], Transport]]
 class TransportPool:
     """One way of sending buffers. It is open, permanently refused, or not tried yet."""
 
-    def __init__(self, name: str, make: Callable[[], Transport]):
+    def __init__(self, name: str, make: Callable[[], Transport], is_only: bool = False):
         self.name = name
+        self._is_only = is_only
         self.why_not: Optional[str] = None
         # Why the last attempt failed, and when to try again.
         self._refusal, self._again_at = "", 0.0
@@ -42,13 +43,14 @@ class TransportPool:
         self._opening = threading.Lock()
         self._transport: Optional[Transport] = None
         self.pool: Optional[Pool] = None
+        # Pools that a fork has outdated, while some of their blocks are in use.
+        self._outdated: list[Pool] = []
 
     def acquire(self, byte_size: int) -> Block:
         """A shared block. Raises :class:`Refused`."""
-        if self.why_not is not None:
-            raise Refused(self.why_not, final=True)
+        pool = self._living()
         try:
-            return self._living().acquire(byte_size)
+            return pool.acquire(byte_size)
         except Refused as refusal:
             if refusal.final:
                 self.why_not = str(refusal)
@@ -56,41 +58,41 @@ class TransportPool:
 
     def close(self) -> None:
         """Returns all memory to the server."""
-        if self.pool is not None:
-            self.pool.close()
+        outdated, self._outdated = self._outdated, []
+        for pool in outdated if self.pool is None else (*outdated, self.pool):
+            pool.close()
         if self._transport is not None:
             self._transport.close()
 
     def retire_all(self) -> None:
         """The memory that exists now is not lent again."""
-        if self.pool is not None:
-            self.pool.retire_all()
+        for pool in self._outdated if self.pool is None else (*self._outdated, self.pool):
+            pool.retire_all()
 
     def open(self) -> Transport:
         """Opens the way. Raises :class:`Refused`."""
-        if self.why_not is not None:
-            raise Refused(self.why_not, final=True)
-        try:
-            self._living()
-        except Refused as refusal:
-            if refusal.final:
-                self.why_not = str(refusal)
-            raise
+        self._living()
         assert self._transport is not None
         return self._transport
 
     def has_room(self, byte_size: int) -> bool:
         """Whether a block is available without a request to the server."""
         pool, transport = self.pool, self._transport
-        return pool is not None and transport is not None and transport.is_alive() and pool.has_free(byte_size)
+        return pool is not None and not pool.outdated and transport is not None and transport.is_alive() and pool.has_free(byte_size)
 
     def is_settled(self) -> bool:
         """Whether it is known without a request to the server that this way can or cannot be used."""
         return self.why_not is not None or (self._transport is not None and self._transport.is_alive())
 
+    def is_lost(self) -> bool:
+        """Whether this way was open, and its server has ended it."""
+        return self._transport is not None and not self._transport.is_alive()
+
     def _living(self) -> Pool:
+        if self.why_not is not None:
+            raise Refused(self.why_not, final=True)
         pool, transport = self.pool, self._transport
-        if pool is not None and transport is not None and transport.is_alive():
+        if pool is not None and not pool.outdated and transport is not None and transport.is_alive():
             return pool
         if time.monotonic() < self._again_at:
             raise Refused(self._refusal, final=False)
@@ -98,7 +100,7 @@ class TransportPool:
         try:
             made = self._make()
         except Refused as refusal:
-            self._refusal, self._again_at = str(refusal), time.monotonic() + AGAIN_S
+            self._note(refusal)
             if isinstance(refusal, Untrusted):
                 # Other ways use the address that the program named, so they are safe. But the user should know of a foreign server at the
                 # socket.
@@ -106,12 +108,34 @@ class TransportPool:
             raise
         with self._opening:
             if self._transport is transport:
-                self._transport = made
-                self.pool = Pool(made.make, made.drop)
+                before, self._transport = self.pool, made
+                pool = self.pool = Pool(made.make, made.drop)
             else:
                 made.close()
-            assert self.pool is not None
-            return self.pool
+                before, pool = None, self.pool
+            assert pool is not None
+        self._drop_outdated(before)
+        return pool
+
+    def _drop_outdated(self, before: Optional[Pool]) -> None:
+        """Drops the memory of outdated pools that is not in use any more. If the session of the pool ``before`` has ended without a fork, the server has
+        its memory back already."""
+        if before is not None and before.outdated:
+            self._outdated.append(before)
+        for pool in list(self._outdated):
+            pool.trim()
+            if not pool.census()["slabs"] and pool in self._outdated:
+                self._outdated.remove(pool)
+
+    def _note(self, refusal: Refused) -> None:
+        """Notes why the way could not be opened."""
+        has_no_socket = isinstance(refusal, NoSocket)
+        # A way that was open may work again after a restart of the server. A missing socket is not final for the only way, because the server may be
+        # started later.
+        if refusal.final and self._transport is None and not (has_no_socket and self._is_only):
+            self.why_not = str(refusal)
+        # Checking for a socket takes no time, so the next buffer tries again at once.
+        self._refusal, self._again_at = str(refusal), 0.0 if has_no_socket else time.monotonic() + AGAIN_S
 
 
 class Buffers:
@@ -126,7 +150,7 @@ class Buffers:
 
     def _start_afresh(self) -> None:
         self._pid = os.getpid()
-        self._ways = [TransportPool(name, self._makers[name]) for name in self._names if name != "inline"]
+        self._ways = [TransportPool(name, self._makers[name], len(self._names) == 1) for name in self._names if name != "inline"]
 
     def lend(self, byte_size: int) -> Block:
         """A shared block, or one on the heap if sharing is not possible."""
@@ -155,6 +179,10 @@ class Buffers:
         if first is None or first.why_not is not None:
             return first is None or first.name == "lease"
         return all(first.has_room(size) if size else first.is_settled() for size in byte_sizes)
+
+    def has_lost(self) -> bool:
+        """Whether the way that is tried first was open, and its server has ended it."""
+        return bool(self._ways) and self._ways[0].is_lost()
 
     def way(self) -> str:
         """The way in which a small buffer is sent now."""
@@ -294,7 +322,7 @@ class PendingRequest:
     def _place(self, output: Any) -> Any:
         byte_size = output.byte_size()
         if byte_size == 0:
-            # It has no bytes.
+            # An output without bytes needs no memory.
             return output
         if byte_size is None:
             self.placing = placing_for(self._buffers, self.placing)
@@ -342,7 +370,7 @@ class PendingRequest:
     def _say_why(self, error: BaseException) -> None:
         """Explains an unknown lease: the server's own error would advise to register a region."""
         # Inputs that are sent in other ways have no block.
-        sessions = [one.slab.keeper for one in (*self.inputs, *self.placed.values()) if one is not None]
+        sessions = [one.slab.owner for one in (*self.inputs, *self.placed.values()) if one is not None]
         if self.placing is not None:
             sessions.append(self.placing.session)
         why = next((why for one in sessions if isinstance(one, Session) and (why := one.why_ended()) is not None), None)
@@ -352,7 +380,7 @@ class PendingRequest:
 
 def placing_for(buffers: Buffers, before: Optional[LeasedOutputs]) -> Optional[LeasedOutputs]:
     """The placing for further outputs. None if outputs come inside the response."""
-    if before is not None and before.session.is_alive():
+    if before is not None and before.session.is_alive() and not before.session.outdated:
         return before
     session = buffers.placing_session()
     return None if session is None else LeasedOutputs(session)
@@ -399,15 +427,16 @@ class PlacedResult:
 
 
 class WeakClient:
-    """The client for its buffers. The reference is weak, because the client holds the buffers, except while the client is closed."""
+    """The client for its buffers. The reference is weak, because the client holds the buffers. It is strong only while the
+    client is being closed."""
 
     def __init__(self, client: Any):
         self._weak = weakref.ref(client)
         self._leaving: Optional[Any] = None
 
     def register(self, name: str, key: str, byte_size: int) -> None:
-        """Registers a region at the server."""
-        self._client().register_system_shared_memory(name, key, byte_size)
+        """Registers a region at the server, within the deadline of the call that needs it."""
+        self._client()._register_soon(name, key, byte_size)
 
     def unregister(self, name: str) -> None:
         """Unregisters a region, with a short timeout."""
@@ -442,8 +471,8 @@ class ManagedClient:
 
     _buffers: Optional[Buffers] = None
     _weak_client: WeakClient
-    # Whether a session socket exists, if the client was made after the server was started.
-    _may_have_session = False
+    # The path of the session socket, if leases may be used.
+    _session_path: Optional[str] = None
     # The ways that this client supports.
     _ways_offered: tuple[str, ...] = WAYS
     # The timeout of an answer from the session socket.
@@ -480,8 +509,9 @@ class ManagedClient:
         data : array_like or bytes
             ``bytes``, ``bytearray`` and ``memoryview`` are the serialised bytes of the tensor. Any other value is its elements: a numpy
             array, an object with DLPack, ``__array__``, the buffer protocol or Arrow's C interfaces, or nested lists of numbers or
-            strings. An array of another datatype is converted if no value can be lost, and refused otherwise. Python's numbers are accepted if the
-            datatype can represent them. Floating-point datatypes round them.
+            strings. An array of another datatype is converted if no value can be lost, and refused otherwise. A whole number of Python's
+            is accepted if the datatype represents it exactly. A floating-point datatype also accepts Python's floats. It rounds them, but
+            refuses a float that would become infinite or 0.
 
         To avoid the copy, write to ``handle.as_numpy()``.
         """
@@ -495,7 +525,7 @@ class ManagedClient:
     def _open_buffers(
         self, url: str, ways: Sequence[str], session_socket: Optional[str], server_uid: Optional[int]
     ) -> None:
-        self._may_have_session = "lease" in ways and os.path.exists(session_socket or default_path())
+        self._session_path = (session_socket or default_path()) if "lease" in ways else None
         self._weak_client = WeakClient(self)
         weak_client, answer_s = self._weak_client, self._answer_s
         makers: Makers = {
@@ -522,7 +552,7 @@ class ManagedClient:
     def _fetch_server_id(self) -> Optional[str]:
         try:
             return server_id_among(self._extensions())
-        except Exception:  # noqa: BLE001 - restricted, or no server answers: other signs decide
+        except Exception:  # noqa: BLE001 - restricted, or no server answers: /proc decides
             return None
 
     def _close_buffers(self) -> None:

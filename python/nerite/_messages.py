@@ -15,7 +15,7 @@ REQUEST_MODEL, REQUEST_VERSION, REQUEST_ID, REQUEST_PARAMETERS, REQUEST_INPUTS, 
 INPUT_NAME, INPUT_DATATYPE, INPUT_SHAPE, INPUT_PARAMETERS = 1, 2, 3, 4
 OUTPUT_NAME, OUTPUT_PARAMETERS = 1, 2
 RESPONSE_MODEL, RESPONSE_VERSION, RESPONSE_ID, RESPONSE_PARAMETERS, RESPONSE_OUTPUTS, RESPONSE_RAW = 1, 2, 3, 4, 5, 6
-BOOL_PARAM, INT64_PARAM, STRING_PARAM, DOUBLE_PARAM = 1, 2, 3, 4
+BOOL_PARAM, INT64_PARAM, STRING_PARAM, DOUBLE_PARAM, UINT64_PARAM = 1, 2, 3, 4, 5
 
 Parameter = Union[bool, int, str, float]
 
@@ -178,4 +178,8 @@ def _read_entry(message: bytes) -> tuple[str, Parameter]:
                     parameter = content.decode("utf-8", "replace")
                 elif kind == INT64_PARAM and isinstance(content, int):
                     parameter = content - (1 << 64) if content >> 63 else content
+                elif kind == UINT64_PARAM and isinstance(content, int):
+                    parameter = content
+            if (double := _protobuf.read_double(value, DOUBLE_PARAM)) is not None:
+                parameter = double
     return key, parameter

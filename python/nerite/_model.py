@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import threading
 from typing import Any, AsyncIterator, Iterable, Iterator, Mapping, Optional, Sequence
 
 import numpy as np
 from tritonclient.utils import InferenceServerException
 
-from nerite import _convert, _datatypes
+from nerite import _convert, _datatypes, _parameters, _trace
 from nerite._buffers import heap_block
-from nerite._connection import CALLS_MAX, Call, Input, Lost, NoLoopConnection, Stale, element_dtype
+from nerite._calls import CALLS_MAX
+from nerite._connection import Call, Input, Lost, NoLoopConnection, Stale, element_dtype
+from nerite._deadline import deadline_of
+from nerite._expiry import Queued
 from nerite._messages import Metadata, Spec
 from nerite._pool import Block
 from nerite._response import Response
+from nerite._streams import Reader
 
 # The most attempts of an inference, if the model changes each time.
 TRIES_MAX = 3
@@ -24,6 +29,8 @@ KEYS_MAX = 256
 _ndarray = np.ndarray
 # In the key of a plan: an input that is copied to the memory of the plan's slot.
 _NO_BLOCK = 0
+# Of a call without parameters, id, sequence and span.
+_NO_OPTIONS = (None, "", None, None)
 
 
 class Model:
@@ -31,23 +38,29 @@ class Model:
 
     ``model(array)`` and ``model(name=array)`` return a :class:`Response`. Inputs are numpy arrays, or objects with DLPack,
     ``__array__``, the buffer protocol or Arrow's C data and stream interfaces (PyTorch, JAX, CuPy, pandas, pyarrow, memoryview), or (nested)
-    lists and numbers. A column of Arrow with several chunks is joined first, which is one copy more. Arrays on a device are taken if
-    their library copies them to the host (DLPack 1.0). They are converted to the model's datatype if no value can be lost. Strings
-    (``str`` and ``bytes``) are for BYTES.
+    lists and numbers. A column of Arrow with several chunks is joined first, which is one copy more. Arrays on a device are accepted if
+    their library copies them to the host (DLPack 1.0). Arrays are converted to the model's datatype if no value can be lost. A whole number of
+    Python's is accepted if the datatype represents it exactly. A floating-point datatype also accepts Python's floats. It rounds them, but refuses
+    a float that would become infinite or 0. Strings (``str`` and ``bytes``) are for BYTES.
 
     With ``batch=False`` the model takes single rows: inputs with one dimension less than the model's get a first dimension of 1, and the
-    outputs lose theirs again. A call whose inputs have all dimensions already is as without it.
+    outputs lose theirs again. A call whose inputs have all dimensions already is not changed.
+
+    With ``once=True`` no request is run twice. See :meth:`nerite.Client.model`.
     """
 
-    def __init__(self, client: Any, name: str, version: str = "", batch: bool = True):
+    def __init__(self, client: Any, name: str, version: str = "", batch: bool = True, once: bool = False):
         if not isinstance(name, str):
             raise TypeError(f"the name of a model is a str, got {name!r}")
         self._client = client
         self.name = name
         self.version = version
         self._batch = batch
+        self._once = once
+        if once and client._repeats_lost():
+            raise ValueError(f"model '{name}' with once=True needs a client that sends no request again; connect without repeat_lost")
         self._metadata: Optional[Metadata] = None
-        # The server that described the model. After a restart the new server is asked again.
+        # The id of the server that described the model. After a restart the new server must describe it again.
         self._described_by = ""
         self._dtypes: dict[str, Any] = {}
         # Names and dtypes of the inputs, for calls without conversion.
@@ -64,35 +77,43 @@ class Model:
         parameters: Optional[Mapping[str, Any]] = None,
         id: str = "",
         sequence: Any = None,
+        trace_parent: Optional[str] = None,
+        trace_state: Optional[str] = None,
         **named: Any,
     ) -> Response:
         """Runs one inference.
 
-        ``arrays`` are the inputs in the model's order, ``named`` are inputs by name. A dict as the only argument is for names that are no
-        Python identifiers. Missing inputs are read from the buffers of :meth:`input`.
+        ``arrays`` are the inputs in the model's order, ``named`` are inputs by name. If a name is no Python identifier, the inputs can be given
+        as a dict, which is the only argument. Missing inputs are read from the buffers of :meth:`input`.
 
-        ``outputs`` are the names of the requested outputs, or the name of one, by default all. After ``timeout`` seconds the request is cancelled with a
-        TimeoutError. ``parameters`` are for the model, ``id`` is the id of the request. ``sequence`` is the number or name of a sequence,
-        or ``(it, "start")``, ``(it, "end")``, ``(it, "start", "end")``.
+        ``outputs`` are the names of the requested outputs, or the name of one, by default all. After ``timeout`` seconds the request is cancelled, and
+        the call raises TimeoutError. The timeout includes connecting and waiting for a connection. ``parameters`` are for the model, ``id`` is the id of
+        the request. ``sequence`` is the number or name of a sequence, or a tuple that begins with it: ``(it, "start")``, ``(it, "end")``,
+        ``(it, "start", "end")``. Numbers of sequences go from 0 to 2⁶⁴−1, and whole numbers among the parameters from −2⁶³ to 2⁶³−1. Other numbers
+        raise ValueError.
+
+        ``trace_parent`` is the span that the request belongs to, as the header ``traceparent`` of W3C Trace Context has it, and ``trace_state`` the header
+        ``tracestate``. The server's spans become children of that span. Malformed texts, and those of more than 512 characters, are ignored.
         """
-        if outputs is None and timeout is None and not parameters and not id and sequence is None:
+        if outputs is None and timeout is None and not parameters and not id and sequence is None and trace_parent is None:
             response = self._quick(arrays, named)
             if response is not None:
                 return response
-        _check_timeout(timeout)
-        if len(arrays) == 1 and type(arrays[0]) is dict:
-            named, arrays = {**arrays[0], **named}, ()
-        given = (arrays, named, outputs, parameters, id, sequence)
-        return self._client._run(lambda connection: self._infer(connection, given, timeout))
+        deadline = deadline_of(timeout)
+        given = (*_named_by_dict(arrays, named), outputs, parameters, id, sequence, _trace.checked(trace_parent, trace_state))
+        return self._client._run(lambda connection: self._infer(connection, given), deadline)
 
     def submit(self, *arrays: Any, **named: Any) -> concurrent.futures.Future[Response]:
         """As a call, but returns at once with a future of the response. Do not change the inputs before the future is done. Buffers of
-        :meth:`input` cannot be written to until then."""
+        :meth:`input` cannot be written to until then. A ``timeout`` begins with the call of this method."""
         lent = [lender for lender in self._lent().values()]
         for one in lent:
             one.freeze()
         try:
-            future = self._client._threads().submit(self._with(self._lent()), *arrays, **named)
+            # The time in the queue counts.
+            deadline = deadline_of(named.pop("timeout", None))
+            call = functools.partial(self._with(self._lent()), *arrays, timeout=deadline if deadline else None, **named)
+            future = Queued(call, deadline).submit(self._client._threads())
         except BaseException:
             for one in lent:
                 one.thaw()
@@ -110,17 +131,26 @@ class Model:
         """Runs many inferences, 32 in one packet. Each is a dict of inputs, a tuple of inputs in order, or the only input.
 
         Returns one response for each, in order. The first error is raised when all are done. With ``return_errors``, an error is returned
-        in the place of its response. An input that cannot be converted is an error of its request only.
+        in the place of its response. ``timeout`` is for all requests together. An input that cannot be converted is an error of its request only.
+        Buffers of :meth:`input` cannot be written to until this method returns.
         """
-        _check_timeout(timeout)
-        todo = [one if type(one) is not _ndarray and isinstance(one, (dict, tuple)) else (one,) for one in requests]
+        deadline = deadline_of(timeout)
+        todo = list(requests)
         outcomes: list[Any] = []
-        for first in range(0, len(todo), CALLS_MAX):
-            part = todo[first : first + CALLS_MAX]
-            outcomes += self._client._run(lambda connection, part=part: self._infer_many(connection, part, outputs, timeout))
-        for one in outcomes:
-            if type(one) is not Response and isinstance(one, Exception) and not return_errors:
-                raise one
+        lent = [*getattr(self._local, "lent", {}).values()]
+        for one in lent:
+            one.freeze()
+        try:
+            for first in range(0, len(todo), CALLS_MAX):
+                part = todo[first : first + CALLS_MAX]
+                outcomes += self._client._run(lambda connection, part=part: self._infer_many(connection, part, outputs), deadline)
+        finally:
+            for one in lent:
+                one.thaw()
+        if not return_errors and any([issubclass(kind, Exception) for kind in set(map(type, outcomes))]):
+            for one in outcomes:
+                if isinstance(one, Exception):
+                    raise one
         return outcomes
 
     async def aio(
@@ -131,74 +161,112 @@ class Model:
         parameters: Optional[Mapping[str, Any]] = None,
         id: str = "",
         sequence: Any = None,
+        trace_parent: Optional[str] = None,
+        trace_state: Optional[str] = None,
         **named: Any,
     ) -> Response:
         """As a call, for asyncio. No thread waits: all calls of a loop share one session with at most 192 in flight, or one client of HTTP or gRPC, where
-        tensors go in leases or in the messages. If the task is cancelled, the server is told, and the call's memory is used again when the model has
-        ended. It waits in a thread where ``buffers="region"`` or another option of :func:`nerite.connect` is for clients with threads only, and over gRPC
-        on all event loops of a process but the first.
+        tensors go in leases or in the messages. If the task is cancelled, the server is notified, and the call's memory is used again when the model
+        has ended. Some calls wait in a thread: with ``buffers="region"``, with options of :func:`nerite.connect` that the clients for asyncio do not have,
+        and over gRPC on every event loop of a process except the first.
 
-        Do not change the inputs before it is done. Buffers of :meth:`input` cannot be written to until then.
+        Do not change the inputs before the call is done. Buffers of :meth:`input` cannot be written to until then.
         """
-        _check_timeout(timeout)
-        if len(arrays) == 1 and type(arrays[0]) is dict:
-            named, arrays = {**arrays[0], **named}, ()
-        given, lent = (arrays, named, outputs, parameters, id, sequence), dict(self._lent())
+        deadline = deadline_of(timeout)
+        arrays, named = _named_by_dict(arrays, named)
+        given, lent = (arrays, named, outputs, parameters, id, sequence, _trace.checked(trace_parent, trace_state)), dict(self._lent())
         for one in lent.values():
             one.freeze()
         try:
             call = self._client._run_async(lambda connection: self._infer_async(connection, given, lent))
-            if timeout is None:
+            if not deadline:
                 return await call
             try:
-                return await asyncio.wait_for(call, timeout)
+                return await asyncio.wait_for(call, deadline.left())
             except asyncio.TimeoutError as late:
-                raise TimeoutError(f"no answer within {timeout} s; the request was given up") from late
+                raise deadline.late() from late
         except NoLoopConnection:
             pass
         finally:
             for one in lent.values():
                 one.thaw()
-        options: Any = {"outputs": outputs, "timeout": timeout, "parameters": parameters, "id": id, "sequence": sequence}
+        options: Any = {"outputs": outputs, "timeout": deadline, "parameters": parameters, "id": id, "sequence": sequence}
+        options |= {"trace_parent": trace_parent, "trace_state": trace_state}
         return await asyncio.wrap_future(self.submit(*arrays, **options, **named))
 
-    def stream(self, *arrays: Any, outputs: Optional[Sequence[str]] = None, **named: Any) -> Iterator[Response]:
-        """The responses of a decoupled model, which sends any number of them: over a session or gRPC.
+    def stream(
+        self,
+        *arrays: Any,
+        outputs: Optional[Sequence[str]] = None,
+        timeout: Optional[float] = None,
+        parameters: Optional[Mapping[str, Any]] = None,
+        id: str = "",
+        sequence: Any = None,
+        trace_parent: Optional[str] = None,
+        trace_state: Optional[str] = None,
+        **named: Any,
+    ) -> Iterator[Response]:
+        """The responses of a decoupled model, which sends any number of them: over a session or gRPC. The arguments are those of a call. ``timeout`` is
+        for all responses together.
 
-        If the server ends meanwhile, the next response is a ConnectionError, and the stream is over. The request is not sent again.
+        If the server ends meanwhile, ConnectionError is raised in place of the next response, and the stream is over. The request is not sent again. A
+        client has at most 32 streams open. If it has as many, a thread waits until one ends. A thread that reads a stream itself gets an error at once,
+        because it could wait for itself.
         """
-        yield from self._stream((arrays, named, outputs, None, "", None), [], threading.Lock())
+        deadline = deadline_of(timeout)
+        given = (*_named_by_dict(arrays, named), outputs, parameters, id, sequence, _trace.checked(trace_parent, trace_state))
+        yield from self._client._stream(self._start(given, Reader()), deadline)
 
-    async def aio_stream(self, *arrays: Any, **named: Any) -> AsyncIterator[Response]:
-        """As :meth:`stream`, for ``async for``. It waits in a thread. If the task is cancelled, the request is cancelled too."""
-        outputs, used, using, done = named.pop("outputs", None), [], threading.Lock(), object()
-        responses = self._stream((arrays, named, outputs, None, "", None), used, using)
-        loop, executor = asyncio.get_running_loop(), self._client._threads()
-        try:
-            while (one := await loop.run_in_executor(executor, next, responses, done)) is not done:
-                yield one  # type: ignore[misc]
-        finally:
+    async def aio_stream(
+        self,
+        *arrays: Any,
+        outputs: Optional[Sequence[str]] = None,
+        timeout: Optional[float] = None,
+        parameters: Optional[Mapping[str, Any]] = None,
+        id: str = "",
+        sequence: Any = None,
+        trace_parent: Optional[str] = None,
+        trace_state: Optional[str] = None,
+        **named: Any,
+    ) -> AsyncIterator[Response]:
+        """As :meth:`stream`, for ``async for``. Each stream waits in a thread. Calls use other threads. If the task is cancelled, the request is cancelled
+        too. While 32 streams of the client are open, further tasks wait without a thread. A task that reads a stream gets an error at once."""
+        deadline, reader, done = deadline_of(timeout), Reader(), object()
+        trace = _trace.checked(trace_parent, trace_state)
+        start = self._start((*_named_by_dict(arrays, named), outputs, parameters, id, sequence, trace), reader)
+        loop, executor = asyncio.get_running_loop(), self._client._stream_threads()
+        async with self._client._streams.place_async(deadline) as is_first:
+            responses = self._client._stream_at(start, is_first, deadline)
             try:
-                responses.close()  # type: ignore[attr-defined]
-            except ValueError:
-                # A thread waits for the next response, or has just got the last one. In the latter case another call may use the connection already.
-                with using:
-                    for connection in used:
-                        connection.abort()
+                while (one := await loop.run_in_executor(executor, next, responses, done)) is not done:
+                    yield one
+            finally:
+                reader.end()
+                try:
+                    responses.close()
+                except ValueError:
+                    # A thread waits for the next response, or has just got the last one.
+                    pass
 
     def input(self, name: str, shape: Optional[Sequence[int]] = None) -> np.ndarray:
         """The buffer that this thread's next calls read as the input ``name``. Elements that are written to it are not copied again.
 
-        Without ``shape``, variable dimensions are 1. Each call without this input reads the buffer, until :meth:`input` returns another
-        one. It is not for BYTES. While a request is in flight (:meth:`submit`), the array is read-only, but older views of it are not.
+        Without ``shape``, variable dimensions are 1, and with ``batch=False`` the buffer is a single row, without the batch dimension. Each call without
+        this input reads the buffer, until :meth:`input` returns another one. Raises InferenceServerException for an unknown input, and
+        for one of BYTES.
 
-        The array stays valid when its connection ends, by a restart of the server or a timeout. Calls read it then as any other array, with a
-        copy, until :meth:`input` returns another one. A process made by ``fork`` shares its elements with its parent, as all shared memory.
+        While a request of :meth:`submit`, :meth:`aio` or :meth:`batch` is in flight, the array is read-only, but older views of it are not. A call of the
+        model does not make the array read-only, because that would take longer than a small inference. Another thread must not write to the array until
+        the call returns, or the model may read either value.
+
+        The array stays valid when its connection ends, by a restart of the server or a timeout. From then on, calls copy it like any other array, until
+        :meth:`input` returns another one. A process made by ``fork`` shares the elements with its parent, like all shared memory.
         """
         spec = next((one for one in self.inputs if one.name == name), None)
         if spec is None or spec.datatype == "BYTES":
             raise InferenceServerException(f"model '{self.name}' has no input '{name}' of a fixed element size")
-        dims = tuple(abs(dim) for dim in spec.shape) if shape is None else _datatypes.check_shape(shape)
+        usual = spec.shape[1:] if not self._batch and spec.shape[:1] == (-1,) else spec.shape
+        dims = tuple(abs(dim) for dim in usual) if shape is None else _datatypes.check_shape(shape)
         lent = _InputBuffer(self._client._lend(Spec(name, spec.datatype, dims)), Spec(name, spec.datatype, dims))
         self._lent()[name] = lent
         return lent.array
@@ -232,7 +300,7 @@ class Model:
 
     def __reduce__(self) -> Any:
         """For pickle: the same model of a client that the other process makes."""
-        return Model, (self._client, self.name, self.version, self._batch)
+        return Model, (self._client, self.name, self.version, self._batch, self._once)
 
     # Internal steps.
 
@@ -247,15 +315,15 @@ class Model:
         """Keeps a server's description of the model."""
         self._described_by = server_id
         self._dtypes = {spec.name: None if spec.datatype == "BYTES" else element_dtype(spec.datatype) for spec in found.inputs}
-        # The quick path is only for arrays that need no change.
-        quick = self._batch and all(dtype is not None for dtype in self._dtypes.values())
+        # The quick path is only for arrays that need no change, and for prepared inferences.
+        quick = self._batch and not self._once and all(dtype is not None for dtype in self._dtypes.values())
         self._wanted = tuple(self._dtypes.items()) if quick else ()
         self._keys = {}
         self._metadata = found
         return found
 
     async def _infer_async(self, connection: Any, given: Any, lent: dict[str, _InputBuffer]) -> Response:
-        """As :meth:`_ask`, for asyncio. ``lent`` are the buffers that are read."""
+        """As :meth:`_infer`, for asyncio. ``lent`` are the buffers that are read."""
         for left in reversed(range(TRIES_MAX)):
             metadata = self._metadata
             if metadata is None or connection.server_id != self._described_by:
@@ -274,28 +342,19 @@ class Model:
     def _unsteady(self) -> InferenceServerException:
         return InferenceServerException(f"model '{self.name}' was loaded anew during each of {TRIES_MAX} attempts; try again later")
 
-    def _stream(self, given: Any, used: list[Any], using: threading.Lock) -> Iterator[Response]:
-        """As :meth:`stream`. ``used`` has the connection while the stream uses it. It is changed only under the lock ``using``."""
-
+    def _start(self, given: Any, reader: Reader) -> Any:
+        """A function that starts a stream on a connection, which ``reader`` has while the stream uses it. Another thread may run it."""
         lent = self._lent()
 
         def start(connection: Any) -> Iterator[Response]:
-            with using:
-                used.append(connection)
-            try:
-                # Another thread may run this.
+            with reader.uses(connection):
                 call = self._call_with(lent, connection, given, self._described(connection))
                 for response in connection.stream(call):
                     yield _without_row(call, response)
-            finally:
-                with using:
-                    used.remove(connection)
 
-        return self._client._stream(start)
+        return start
 
     def _fetch_metadata(self, connection: Any) -> tuple[Metadata, str]:
-        # No call is using the connection, so its timeout may be changed.
-        connection.set_timeout(None)
         return self._described_at(connection)
 
     def _described_at(self, connection: Any) -> tuple[Metadata, str]:
@@ -308,7 +367,7 @@ class Model:
             return None
         key, arrays = found
         try:
-            return self._client._quick(key, arrays, lambda connection: self._call(connection, (arrays, {}, None, None, "", None)))
+            return self._client._quick(key, arrays, lambda connection: self._call(connection, (arrays, {}, None, *_NO_OPTIONS)))
         except Stale:
             self._metadata, self._wanted = None, ()
         except Lost as lost:
@@ -342,31 +401,18 @@ class Model:
         key = self._keys[shapes] = (self.name, self.version, (), places)
         return key
 
-    def _all_as_they_are(self, requests: Sequence[Any]) -> Optional[tuple[list[Any], list[Any]]]:
-        """As :meth:`_as_they_are`, for many requests."""
-        if len(self._wanted) != 1:
-            found = [self._as_they_are((), one) if isinstance(one, dict) else self._as_they_are(one, {}) for one in requests]
-            return None if None in found else tuple(map(list, zip(*found)))  # type: ignore[arg-type, return-value]
-        ((name, dtype),) = self._wanted
-        keys, all_arrays = [], []
-        last, key = None, None
-        for one in requests:
-            if type(one) is not tuple and isinstance(one, dict):
-                one = (one[name],) if len(one) == 1 and name in one else ()
-            if len(one) != 1:
-                return None
-            array = one[0]
-            if type(array) is not _ndarray or array.dtype != dtype:
-                return None
-            shape = array.shape
-            if shape != last:
-                last, key = shape, self._keys.get((shape,)) or self._new_key((shape,))
-            keys.append(key)
-            all_arrays.append(one)
-        return keys, all_arrays
+    def _quick_many(self, connection: Any, requests: Sequence[Any]) -> Optional[list[Any]]:
+        """As :meth:`_quick`, for many requests. An answer that is not the expected one is returned as ``(slot, answer)``."""
+        wanted = self._wanted
+        columns = _columns(requests, [name for name, _ in wanted])
+        if columns is not None:
+            shapes = tuple([_only_shape(column, dtype) for column, (_, dtype) in zip(columns, wanted)])
+            if None not in shapes:
+                return connection.quick_equal(self._keys.get(shapes) or self._new_key(shapes), columns, len(requests))
+        found = [self._as_they_are(*_split(one)) for one in requests]
+        return None if None in found else connection.quick_many(*map(list, zip(*found)))  # type: ignore[arg-type]
 
-    def _infer(self, connection: Any, given: Any, timeout: Optional[float]) -> Response:
-        connection.set_timeout(timeout)
+    def _infer(self, connection: Any, given: Any) -> Response:
         for left in reversed(range(TRIES_MAX)):
             call = self._call(connection, given)
             try:
@@ -380,22 +426,21 @@ class Model:
                     raise self._unsteady() from None
         raise AssertionError("the last try raised")
 
-    def _infer_many(self, connection: Any, requests: Sequence[Any], outputs: Any, timeout: Optional[float]) -> list[Any]:
-        connection.set_timeout(timeout)
-        if outputs is None and (quick := self._all_as_they_are(requests)) is not None:
-            found = connection.quick_many(*quick)
-            if found is not None:
-                return [
-                    self._looked_at(connection, one, _split(requests[index]), timeout) if type(one) is tuple else one
-                    for index, one in enumerate(found)
-                ]
+    def _infer_many(self, connection: Any, requests: Sequence[Any], outputs: Any) -> list[Any]:
+        if outputs is None and (found := self._quick_many(connection, requests)) is not None:
+            if tuple not in map(type, found):
+                return found
+            return [
+                self._looked_at(connection, one, _split(requests[index])) if type(one) is tuple else one
+                for index, one in enumerate(found)
+            ]
         split = [_split(one) for one in requests]
         calls: list[Any] = []
         for arrays, named in split:
             try:
-                calls.append(self._call(connection, (arrays, named, outputs, None, "", None)))
+                calls.append(self._call(connection, (arrays, named, outputs, *_NO_OPTIONS)))
             except (InferenceServerException, TypeError) as error:
-                # The others are run.
+                # The other requests run all the same.
                 calls.append(error)
         sent = [one for one in calls if isinstance(one, Call)]
         answered = iter(connection.call_many(sent, self._key) if sent else ())
@@ -405,24 +450,24 @@ class Model:
                 outcomes[index] = _with_cure(call, one)
             elif not isinstance(one, Exception):
                 outcomes[index] = _without_row(call, one)
-        return [self._unless_stale(connection, one, split[index], outputs, timeout) for index, one in enumerate(outcomes)]
+        return [self._unless_stale(connection, one, split[index], outputs) for index, one in enumerate(outcomes)]
 
-    def _looked_at(self, connection: Any, found: Any, request: Any, timeout: Optional[float]) -> Any:
+    def _looked_at(self, connection: Any, found: Any, request: Any) -> Any:
         """The result of one of many calls, whose answer is not the expected one."""
         slot, answer = found
-        call = self._call(connection, (*request, None, None, "", None))
+        call = self._call(connection, (*request, None, *_NO_OPTIONS))
         outcome = connection._caught(connection._settle, slot, call, self._key(call), answer)
-        return self._unless_stale(connection, outcome, request, None, timeout)
+        return self._unless_stale(connection, outcome, request, None)
 
-    def _unless_stale(self, connection: Any, outcome: Any, request: Any, outputs: Any, timeout: Optional[float]) -> Any:
+    def _unless_stale(self, connection: Any, outcome: Any, request: Any, outputs: Any) -> Any:
         """The result, or that of another attempt if the request was not run."""
         if not isinstance(outcome, Stale):
             return outcome
         self._metadata, self._wanted = None, ()
-        return connection._caught(self._infer, connection, (*request, outputs, None, "", None), timeout)
+        return connection._caught(self._infer, connection, (*request, outputs, *_NO_OPTIONS))
 
     def _call_with(self, lent: dict[str, _InputBuffer], connection: Any, given: Any, metadata: Metadata) -> Call:
-        """The call with the buffers of the thread that asked."""
+        """The call with the buffers of the calling thread."""
         own, self._local.lent = self._lent(), lent
         try:
             return self._call(connection, given, metadata)
@@ -431,7 +476,7 @@ class Model:
 
     def _call(self, connection: Any, given: Any, metadata: Optional[Metadata] = None) -> Call:
         """The call. Without ``metadata`` it may wait for the server to describe the model."""
-        arrays, named, outputs, parameters, id, sequence = given
+        arrays, named, outputs, parameters, id, sequence, trace = given
         if metadata is None:
             metadata = self._described(connection)
         specs = metadata.inputs
@@ -449,7 +494,9 @@ class Model:
                 is_row = is_row or given_dims < len(one.spec.shape)
                 inputs.append(one)
             elif (lent := self._lent().get(spec.name)) is not None:
-                inputs.append(Input(lent.spec, lent.array, lent.block_at(connection)))
+                array = self._with_row(spec, lent.array)
+                is_row = is_row or array is not lent.array
+                inputs.append(Input(Spec(spec.name, lent.spec.datatype, array.shape), array, lent.block_at(connection)))
                 read.append(lent)
         if len(inputs) - len(read) < len(values):
             unknown = sorted(set(values) - {spec.name for spec in specs})
@@ -457,13 +504,12 @@ class Model:
         wanted = () if outputs is None else (outputs,) if isinstance(outputs, str) else tuple(outputs)
         if not isinstance(id, str):
             raise TypeError(f"the id of a request is a str, got {id!r}")
-        if sequence is not None:
-            parameters = {**(parameters or {}), **_sequence(sequence)}
-        return Call(self.name, self.version, metadata, inputs, wanted, id, parameters, is_row, read)
+        checked = _parameters.checked(parameters, sequence)
+        return Call(self.name, self.version, metadata, inputs, wanted, id, checked, is_row, read, self._once, trace)
 
     def _input(self, spec: Spec, value: Any, connection: Any) -> tuple[int, Input]:
         """The number of dimensions that were given, and the input."""
-        # Other threads may learn other inputs meanwhile, so this does not look at what was learned last.
+        # Another thread may learn other inputs meanwhile, so `self._dtypes` is not used here.
         wanted = None if spec.datatype == "BYTES" else element_dtype(spec.datatype)
         if type(value) is np.ndarray and wanted is not None and value.dtype == wanted:
             array = value
@@ -471,11 +517,14 @@ class Model:
             array, dtype = _convert.elements(value, spec.datatype, connection.note_copy)
             if wanted is not None:
                 array = np.asarray(array).astype(dtype, copy=False)
-        dims = array.ndim
-        if not self._batch and spec.shape[:1] == (-1,) and dims == len(spec.shape) - 1:
-            array = array[None]
+        dims, array = array.ndim, self._with_row(spec, array)
         at = Spec(spec.name, spec.datatype, array.shape)
         return dims, Input(at, _datatypes.encoded_elements(array) if spec.datatype == "BYTES" else array, None)
+
+    def _with_row(self, spec: Spec, array: np.ndarray) -> np.ndarray:
+        """The array, with a first dimension of 1 if it is a single row and ``batch=False`` was given."""
+        is_row = not self._batch and spec.shape[:1] == (-1,) and array.ndim == len(spec.shape) - 1
+        return array[None] if is_row else array
 
     def _key(self, call: Call) -> Any:
         if not call.is_plain():
@@ -491,14 +540,15 @@ class Model:
 
     def _with(self, lent: dict[str, _InputBuffer]) -> Any:
         """A function that runs the call in another thread, with the buffers of this thread."""
-        given = dict(lent)
+        given, running = dict(lent), self._client._thread
+        may_wait = self._client._may_wait(in_thread=False)
 
         def call(*arrays: Any, **named: Any) -> Response:
-            self._local.lent = given
+            self._local.lent, running.caller_reads = given, not may_wait
             try:
                 return self(*arrays, **named)
             finally:
-                self._local.lent = {}
+                self._local.lent, running.caller_reads = {}, False
 
         return call
 
@@ -508,7 +558,7 @@ class _InputBuffer:
 
     def __init__(self, block: Optional[Block], spec: Spec):
         size = _datatypes.fixed_byte_size(spec.shape, spec.datatype) or 0
-        #: None if the bytes are copied once more, because memory cannot be shared.
+        #: None if each call copies the bytes, because memory cannot be shared.
         self.block = block
         self.spec = spec
         memory = (block or heap_block(size)).array()
@@ -517,12 +567,12 @@ class _InputBuffer:
         self._lock = threading.Lock()
 
     def block_at(self, connection: Any) -> Optional[Block]:
-        """The memory, if the connection's server can read it where it lies. None if the elements must be copied: a server lends memory only as
-        long as the session is open that borrowed it, and knows nothing of the memory that its predecessor lent."""
-        keeper = None if self.block is None else self.block.slab.keeper
-        if keeper is None or keeper is connection:
+        """The memory, if the connection's server can read it where it lies. None if the elements must be copied: the memory ends
+        with the session that borrowed it, and after a restart the server does not know memory of the previous server."""
+        owner = None if self.block is None else self.block.slab.owner
+        if owner is None or owner is connection:
             return self.block
-        if keeper.server_id != connection.server_id or not keeper.is_alive():
+        if owner.server_id != connection.server_id or not owner.is_alive():
             self.block = None
         return self.block
 
@@ -540,17 +590,10 @@ class _InputBuffer:
                 self.array.flags.writeable = True
 
 
-def _check_timeout(timeout: Any) -> None:
-    if timeout is None:
-        return
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float, np.number)):
-        raise TypeError(f"a timeout is a number of seconds, or None for no limit; got {timeout!r}")
-    if not timeout > 0:
-        raise ValueError(f"a timeout is more than 0 seconds, or None for no limit; got {timeout!r}")
-
-
 def _with_cure(call: Call, error: InferenceServerException) -> InferenceServerException:
-    """The error, with what helps if inputs seem to lack the batch dimension."""
+    """The error, with the cure added if inputs seem to lack the batch dimension."""
+    if isinstance(error, ConnectionError):
+        return error
     specs = {spec.name: spec.shape for spec in call.metadata.inputs}
     for one in call.inputs:
         shape, wanted = one.spec.shape, specs.get(one.spec.name, ())
@@ -563,9 +606,42 @@ def _with_cure(call: Call, error: InferenceServerException) -> InferenceServerEx
     return error
 
 
+def _named_by_dict(arrays: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The inputs in order and by name. A dict as the only argument has them by name, also if an argument has the same name."""
+    return ((), {**arrays[0], **named}) if len(arrays) == 1 and type(arrays[0]) is dict else (arrays, named)
+
+
 def _split(request: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The inputs of one of many requests: in order, and by name."""
-    return ((), request) if isinstance(request, dict) else (request, {})
+    if type(request) is _ndarray:
+        return (request,), {}
+    return ((), request) if isinstance(request, dict) else (request, {}) if isinstance(request, tuple) else ((request,), {})
+
+
+def _columns(requests: Sequence[Any], names: Sequence[str]) -> Optional[Sequence[Sequence[Any]]]:
+    """For each input, the values from all these requests. None if the requests do not have the same inputs."""
+    kind = type(requests[0])
+    if kind is _ndarray:
+        return [requests] if len(names) == 1 else None
+    if not names or set(map(type, requests)) != {kind} or kind not in (tuple, dict) or set(map(len, requests)) != {len(names)}:
+        return None
+    try:
+        return list(zip(*requests)) if kind is tuple else [[one[name] for one in requests] for name in names]
+    except KeyError:
+        return None
+
+
+def _only_shape(arrays: Sequence[Any], dtype: Any) -> Optional[tuple[int, ...]]:
+    """The shape of all of them, if each is an array of that dtype. None if not. There is no function call for each, because this is a large part of what a
+    small inference costs."""
+    if type(arrays[0]) is not _ndarray:
+        return None
+    shape: tuple[int, ...] = arrays[0].shape
+    for one in arrays:
+        # Equal dtypes are mostly the same object.
+        if type(one) is not _ndarray or one.dtype is not dtype or one.shape != shape:
+            return None
+    return shape
 
 
 def _without_row(call: Call, response: Response) -> Response:
@@ -577,10 +653,3 @@ def _without_row(call: Call, response: Response) -> Response:
             if array is not None and spec.shape[:1] == (-1,) and array.shape[:1] == (1,):
                 arrays[spec.name] = array.reshape(array.shape[1:])
     return response
-
-
-def _sequence(sequence: Any) -> dict[str, Any]:
-    number, *marks = sequence if isinstance(sequence, tuple) else (sequence,)
-    if unknown := set(marks) - {"start", "end"}:
-        raise ValueError(f"a sequence is marked 'start' or 'end', not {unknown.pop()!r}")
-    return {"sequence_id": number, "sequence_start": "start" in marks, "sequence_end": "end" in marks}

@@ -20,6 +20,8 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
+from nerite import _forks
+
 BLOCK_BYTES_MIN = 256
 CARVED_BYTES_MAX = 64 << 10
 SLAB_BYTES_MIN = 64 << 10
@@ -48,13 +50,13 @@ def slab_bytes(block_bytes: int) -> int:
 class Slab:
     """Memory that the server knows by one name, mapped here. ``memory`` is a uint8 array that keeps the mapping alive.
 
-    ``keeper`` is an object that must live as long as the slab.
+    ``owner`` is an object that must live as long as the slab.
     """
 
-    def __init__(self, name: str, memory: np.ndarray, keeper: Any = None):
+    def __init__(self, name: str, memory: np.ndarray, owner: Any = None):
         self.name = name
         self.memory = memory
-        self.keeper = keeper
+        self.owner = owner
         self.address: int = memory.ctypes.data if memory.size else 0
         self.byte_size: int = memory.nbytes
         # Set when the slab is divided: the size class of its blocks, and their size (the whole slab if it has one block).
@@ -131,13 +133,25 @@ class Pool:
         self.closed = False
         self._start_afresh()
         _pools.add(self)
+        _forks.watch(self)
 
     def _start_afresh(self) -> None:
         """Sets the state of an empty pool. A forked child uses it too, because its parent owns all memory."""
         self._lock = threading.Lock()
         self._slabs: set[Slab] = set()
+        #: Slabs that are not dropped although no block of them is lent: a call that waits for more memory needs them.
+        self.reserved: set[Slab] = set()
         self._free: dict[int, list[tuple[Slab, int]]] = {}
         self._returns = ReturnedBlocks()
+        #: Set by a fork: a block that comes back is not lent again, because the child may have arrays over it.
+        self.outdated = False
+
+    def before_fork(self) -> None:
+        """Outdates the pool."""
+        self.outdated = True
+
+    def after_fork(self) -> None:
+        """Does nothing: the pool stays outdated."""
 
     def acquire(self, byte_size: int) -> Block:
         """A block of at least ``byte_size`` bytes. Its content is undefined. Raises what ``make`` raises."""
@@ -145,8 +159,9 @@ class Pool:
             raise ValueError("the pool is closed")
         wanted = size_class(byte_size)
         with self._lock:
-            idle = self._take_returns()
+            has_returns = self._file_returns()
             found = self._pop(wanted)
+            idle = self._take_idle() if has_returns else []
         for slab in idle:
             self._drop(slab)
         if found is None:
@@ -179,6 +194,16 @@ class Pool:
         for slab in slabs:
             slab.dropped = True
             self._drop(slab)
+
+    def trim(self) -> int:
+        """Drops all slabs that have no lent block and are not reserved. Returns their size in bytes."""
+        with self._lock:
+            self._file_returns()
+            idle = [slab for slab in self._slabs if slab.lent == 0 and slab not in self.reserved]
+            self._remove(idle)
+        for slab in idle:
+            self._drop(slab)
+        return sum(slab.byte_size for slab in idle)
 
     def retire_all(self) -> None:
         """No present slab is lent again, because the server has lost it."""
@@ -220,27 +245,31 @@ class Pool:
         returned = self._returns.take()
         for slab, offset in returned:
             slab.lent -= 1
-            if slab in self._slabs and not slab.retired:
+            # Checked after the block came back: a child of a later fork has no array over it.
+            if slab in self._slabs and not (slab.retired or self.outdated):
                 self._free.setdefault(slab.size_class, []).append((slab, offset))
         return bool(returned)
 
-    def _take_returns(self) -> list[Slab]:
-        """Adds returned blocks to the free ones. Returns the slabs to drop: retired ones, and the largest idle ones above the limit."""
-        if not self._file_returns():
-            return []
-        going = [slab for slab in self._slabs if slab.retired and slab.lent == 0]
-        idle = sorted((slab for slab in self._slabs if not slab.retired and slab.lent == 0), key=lambda one: one.byte_size)
+    def _take_idle(self) -> list[Slab]:
+        """Takes the slabs to drop: retired ones, and the largest idle ones above the limit."""
+        unused = [slab for slab in self._slabs if slab.lent == 0 and slab not in self.reserved]
+        going = [slab for slab in unused if slab.retired]
+        idle = sorted((slab for slab in unused if not slab.retired), key=lambda one: one.byte_size)
         excess = sum(slab.byte_size for slab in idle) - self._free_bytes_max
         while excess > 0 and idle:
             slab = idle.pop()
             excess -= slab.byte_size
             going.append(slab)
+        self._remove(going)
+        return going
+
+    def _remove(self, going: list[Slab]) -> None:
+        """Removes these slabs and their free blocks."""
         for slab in going:
             self._slabs.discard(slab)
             slab.dropped = True
             pieces = self._free.get(slab.size_class, [])
             pieces[:] = [piece for piece in pieces if piece[0] is not slab]
-        return going
 
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()

@@ -1,13 +1,13 @@
 """How are the messages of sessions encoded and decoded without the protobuf package?
 
-Only the types that they use: varints, and fields of wire types 0 (varint) and 2 (length-delimited). Fixed 32- and 64-bit fields are
+Only the types that they use: varints, and fields of wire types 0 (varint) and 2 (length-delimited), and doubles. Other fields of fixed size are
 skipped, as a reader must do with unknown fields.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Iterable, Iterator, Union
+from typing import Iterable, Iterator, Optional, Union
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 UINT64_MAX = 2**64 - 1
@@ -64,22 +64,37 @@ def read_varint(message: bytes, at: int) -> tuple[int, int]:
 
 def decode(message: bytes) -> Iterator[tuple[int, Union[int, bytes]]]:
     """The (field number, value) pairs of one message, in order."""
+    for number, kind, value in _walk(message):
+        if kind in (VARINT, BYTES):
+            yield number, value
+
+
+def read_double(message: bytes, wanted: int) -> Optional[float]:
+    """The last double in the field ``wanted``. None if there is none."""
+    found = [value for number, kind, value in _walk(message) if number == wanted and kind == FIXED64 and isinstance(value, bytes)]
+    return float(struct.unpack("<d", found[-1])[0]) if found else None
+
+
+def _walk(message: bytes) -> Iterator[tuple[int, int, Union[int, bytes]]]:
+    """The field number, wire type and value of each field."""
     at = 0
     while at < len(message):
         key, at = read_varint(message, at)
         number, kind = key >> 3, key & 7
         if kind == VARINT:
             value, at = read_varint(message, at)
-            yield number, value
+            yield number, kind, value
         elif kind == BYTES:
             length, at = read_varint(message, at)
             if length > len(message) - at:
                 raise DecodeError(f"field {number} says {length} bytes, {len(message) - at} are left")
-            yield number, message[at : at + length]
+            yield number, kind, message[at : at + length]
             at += length
         elif kind in (FIXED32, FIXED64):
-            at += 4 if kind == FIXED32 else 8
-            if at > len(message):
+            length = 4 if kind == FIXED32 else 8
+            if length > len(message) - at:
                 raise DecodeError(f"the message ends inside field {number}")
+            yield number, kind, message[at : at + length]
+            at += length
         else:
             raise DecodeError(f"field {number} has wire type {kind}")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, ItemsView, Iterator, KeysView, Mapping, NamedTuple, Optional, ValuesView
 
 import numpy as np
+
+# The most classes of responses that are kept.
+CLASSES_MAX = 256
 
 
 class Head(NamedTuple):
@@ -20,11 +24,13 @@ class Response:
     """The outputs of one inference, by name.
 
     ``response["y"]`` and ``response.y`` are the output ``y``. ``response.items()`` has all outputs. ``y, z = response`` unpacks them in the
-    model's order, and ``y, = response`` unpacks the only one. With a session, arrays lie in shared memory. They are valid as long as they
-    are referenced, are writable, and support DLPack.
+    model's order, and ``y, = response`` unpacks the only one. The response itself has ``model``, ``version``, ``id``, ``parameters``, ``keys``, ``values``,
+    ``items`` and ``get``. An output with one of these names, or with a name that begins with an underscore, is available only by index, such as
+    ``response["keys"]``. With a session, arrays lie in shared memory. They are valid as long as they are referenced, are writable, and support DLPack, also
+    those of BF16 (with ``ml_dtypes``).
     """
 
-    __slots__ = ("_arrays", "_head", "answer")
+    __slots__ = ("_arrays", "_head", "_answer")
 
     def __init__(self, arrays: dict[str, np.ndarray], head: Head = Head()):
         self._arrays = arrays
@@ -49,6 +55,10 @@ class Response:
     def parameters(self) -> dict[str, Any]:
         """Parameters that the model added."""
         return dict(self._head.parameters)
+
+    def __reduce__(self) -> Any:
+        """For pickle and copy: without the class that :func:`response_class` made."""
+        return Response, (self._arrays, self._head)
 
     def __getitem__(self, name: str) -> np.ndarray:
         try:
@@ -103,3 +113,15 @@ class Response:
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}: {array.dtype}{list(array.shape)}" for name, array in self._arrays.items())
         return f"<Response of '{self.model}' version {self.version}: {shown}>"
+
+
+@functools.lru_cache(maxsize=CLASSES_MAX)
+def response_class(names: tuple[str, ...]) -> type[Response]:
+    """A class of responses that all have outputs of these names, which are its properties. An output that only ``__getattr__`` knows costs half a
+    microsecond more, because Python first makes and drops an AttributeError."""
+    own = {name: _output(name) for name in names if not name.startswith("_") and not hasattr(Response, name)}
+    return type("Response", (Response,), {"__slots__": (), "__module__": __name__, "__doc__": Response.__doc__, **own})
+
+
+def _output(name: str) -> property:
+    return property(lambda response: response._arrays[name])

@@ -6,16 +6,16 @@ import contextlib
 import http.client
 import os
 import pathlib
-import shutil
 import socket
+import ssl
 import subprocess
 import sys
-import tempfile
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Iterable, Iterator, Optional, Sequence, Union
 
 from nerite import _binary
+from nerite._folder import Folder
 
 if TYPE_CHECKING:
     from nerite._client import Client
@@ -30,9 +30,9 @@ PORT_TRIES = 3
 PORT_IS_TAKEN = "already in use"
 # The most characters of the log's end that an error shows.
 LOG_SHOWN_MAX = 4000
-# The kernel's limit of the path of a Unix socket, less the name of the socket.
-SOCKET_FOLDER_MAX = 80
 LOOPBACK = "127.0.0.1"
+# Statuses of HTTP.
+READY, UNAUTHORIZED, FORBIDDEN = 200, 401, 403
 # Flags without a value: True sets them, False leaves them out.
 ALONE = frozenset({"disable-auto-complete-config"})
 # Variables that are paths on the host, and not settings of a server.
@@ -49,6 +49,8 @@ def serve(
     """Starts a server for this process, and returns when it is ready.
 
     >>> import nerite
+    >>> import numpy as np
+    >>> array = np.zeros((1, 64), np.float32)
     >>> with nerite.serve("models") as server:
     ...     out = server.connect().model("digits")(image=array)
 
@@ -64,7 +66,8 @@ def serve(
 
     The server listens on the loopback, at free ports, and has its own session socket. Flags can change that, environment variables
     ``NERITE_*`` cannot. Models run with this Python interpreter. The server stops at the end of the ``with`` block, by ``stop()``, when the
-    object is collected, and when this process ends for any reason. If it does not become ready, the error shows its log.
+    object is collected, and when this process ends for any reason. If it does not become ready, the error shows its log. Its files are in
+    a temporary folder, which is removed when it stops. If this process was killed, the folder is removed when this user starts the next server.
     """
     _binary.warn_of_other_version()
     given = {name.replace("_", "-"): value for name, value in flags.items() if value is not None}
@@ -83,11 +86,11 @@ class Server:
     """A running server, made by :func:`serve`."""
 
     def __init__(self, given: dict[str, Any], ready_within: float):
-        self._folder = _private_folder()
+        self._folder = Folder()
         try:
             self._start(given)
         except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()
             raise
         self._finalizer = weakref.finalize(self, _end, self._process, self._folder, os.getpid())
         try:
@@ -103,8 +106,8 @@ class Server:
 
     @property
     def http_url(self) -> str:
-        """``http://127.0.0.1:<port>``."""
-        return f"http://{self.http}"
+        """``http://127.0.0.1:<port>``, with ``https`` if the server has a certificate."""
+        return f"http{'s' if self._has_tls else ''}://{self.http}"
 
     @property
     def log(self) -> str:
@@ -115,8 +118,10 @@ class Server:
         """A client, as from :func:`nerite.connect`: over the session socket, or over ``"http"`` or ``"grpc"``."""
         from nerite._client import connect
 
-        if url in ("http", "grpc"):
-            url = f"{url}://{self.http if url == 'http' else self.grpc}"
+        if url == "http":
+            url = self.http_url
+        elif url == "grpc":
+            url = f"grpc://{self.grpc}"
         elif url is None:
             url = f"unix:{self.session_socket}" if self.session_socket else self.http_url
         return connect(url, **options)
@@ -144,27 +149,28 @@ class Server:
 
     def _start(self, given: dict[str, Any]) -> None:
         self._log: Optional[str] = None
-        self._log_path = os.path.join(self._folder, "log")
+        self._log_path = os.path.join(self._folder.path, "log")
         ports = _free_ports(3)
         given = dict(given)
         places = [
-            f"{given.setdefault('http-address', LOOPBACK)}:{given.setdefault('http-port', ports[0])}",
-            f"{given.setdefault('grpc-address', LOOPBACK)}:{given.setdefault('grpc-port', ports[1])}",
-            f"{given.setdefault('metrics-address', given['http-address'])}:{given.setdefault('metrics-port', ports[2])}",
+            _place(given.setdefault("http-address", LOOPBACK), given.setdefault("http-port", ports[0])),
+            _place(given.setdefault("grpc-address", LOOPBACK), given.setdefault("grpc-port", ports[1])),
+            _place(given.setdefault("metrics-address", given["http-address"]), given.setdefault("metrics-port", ports[2])),
         ]
         #: The addresses where it listens, ``host:port``.
-        self.http, self.grpc, self.metrics = (place.replace("0.0.0.0:", f"{LOOPBACK}:") for place in places)
-        socket_path = str(given.setdefault("session-socket", os.path.join(self._folder, "session.sock")))
+        self.http, self.grpc, self.metrics = places
+        socket_path = str(given.setdefault("session-socket", os.path.join(self._folder.path, "session.sock")))
         #: The path of its session socket. None if it has none.
         self.session_socket: Optional[str] = None if socket_path == "off" else socket_path
         if self.session_socket is None and self._taken(given, self.http):
             raise ServerError(f"another program listens at {self.http} already; choose another http_port")
         self._has_http = _is_on(given.get("allow-http", True))
+        self._has_tls = any(_is_on(given.get(flag, False)) for flag in ("http-use-ssl", "http-use-ssl-mutual"))
         self._may_be_unready = not _is_on(given.get("exit-on-error", True))
         given.setdefault("parent-pid", os.getpid())
         command = [str(_binary.binary()), "serve", *(word for name in given for word in _words(name, given[name]))]
         with open(self._log_path, "wb") as log:
-            # It runs in its own process session, so Ctrl-C in a notebook or a test interrupts that only. The server then stops with it.
+            # The server runs in its own process session, so Ctrl-C in a notebook or a test does not interrupt it. It stops when this process ends.
             self._process = subprocess.Popen(
                 command,
                 env=_environment(),
@@ -172,6 +178,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                pass_fds=self._folder.inherited(),
             )
 
     @staticmethod
@@ -195,27 +202,47 @@ class Server:
         if not self._has_http:
             # The server listens only after the models are loaded.
             return _listens(self.session_socket or self.grpc)
+        try:
+            status = self._readiness()
+        except (OSError, http.client.HTTPException) as error:
+            if not (self._has_tls and isinstance(error, (ssl.SSLError, ConnectionResetError))):
+                return False
+            # The server requires a certificate of its clients.
+            status = UNAUTHORIZED
+        # A refusal is an answer too: the server listens only after the models are loaded.
+        is_ready = status in (READY, UNAUTHORIZED, FORBIDDEN) or self._may_be_unready
+        return is_ready and self._process.poll() is None
+
+    def _readiness(self) -> int:
+        """The HTTP status of ``/v2/health/ready``."""
         host, _, port = self.http.rpartition(":")
-        connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=1)
-        with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
+        address = (host.strip("[]"), int(port))
+        if self._has_tls:
+            # The certificate is not checked, because it may be for another name. Only the status is used, and nothing secret is sent.
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(*address, timeout=1, context=context)
+        else:
+            connection = http.client.HTTPConnection(*address, timeout=1)
+        with contextlib.closing(connection):
             connection.request("GET", "/v2/health/ready")
-            return (connection.getresponse().status == 200 or self._may_be_unready) and self._process.poll() is None
-        return False
+            return connection.getresponse().status
 
     def _ended(self, status: int) -> str:
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
         return f"the server ended {how}; its log:\n{_shown(self.log)}"
 
 
+def _place(address: Any, port: Any) -> str:
+    """Where to connect to a server that listens at this address and port, as ``host:port``."""
+    host = str(address).strip("[]")
+    host = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _environment() -> dict[str, str]:
     """The environment of the server, without settings of servers: the flags contain all of them."""
     return {name: value for name, value in _binary.environment().items() if not name.startswith("NERITE_") or name in NO_SETTINGS}
-
-
-def _private_folder() -> str:
-    """A folder that only this user can enter. Its path is short enough for a socket in it."""
-    folder = tempfile.gettempdir()
-    return tempfile.mkdtemp(prefix="nerite-", dir=folder if len(folder) <= SOCKET_FOLDER_MAX else "/tmp")
 
 
 def _words(name: str, value: Any) -> Iterator[str]:
@@ -253,11 +280,11 @@ def _listens(place: str) -> bool:
     return False
 
 
-def _end(process: subprocess.Popen[bytes], folder: str, owner: int) -> None:
+def _end(process: subprocess.Popen[bytes], folder: Folder, owner: int) -> None:
     # A forked child inherits the object. It must not stop its parent's server or remove the folder.
     if os.getpid() == owner:
         _end_process(process)
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.remove()
 
 
 def _end_process(process: subprocess.Popen[bytes]) -> None:

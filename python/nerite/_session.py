@@ -15,13 +15,14 @@ import mmap
 import os
 import select
 import socket
+import sys
 import threading
 import weakref
 from typing import Callable, Iterable, Optional, Sequence, Tuple
 
 import numpy as np
 
-from nerite import _protobuf, _trust
+from nerite import _forks, _protobuf, _trust
 from nerite._pool import Block, Slab
 from nerite._transports import Refused, is_this_host
 from nerite._version import __version__
@@ -41,7 +42,7 @@ HELLO_VERSION_MIN, HELLO_VERSION_MAX, HELLO_CLIENT, HELLO_HEADERS = 1, 2, 3, 4
 HEADER_NAME, HEADER_VALUE = 1, 2
 BORROW_BYTE_SIZE, FETCH_NAMES, ABANDON_TAG, ABANDON_KEPT = 1, 1, 1, 2
 SERVER_ID, SERVER_FORGOTTEN, SERVER_ERROR, SERVER_WELCOME, SERVER_LEASE, SERVER_LEASES = 1, 2, 4, 6, 7, 11
-WELCOME_SERVER_ID, WELCOME_SESSION_KEY, LEASES_LEASES = 8, 9, 1
+WELCOME_BYTES_MAX, WELCOME_SERVER_ID, WELCOME_SESSION_KEY, LEASES_LEASES = 5, 8, 9, 1
 ERROR_CODE, ERROR_MESSAGE = 1, 2
 LEASE_NAME, LEASE_BYTE_SIZE, LEASE_DESCRIPTOR = 1, 2, 3
 # The prefix of an entry in the extensions of a server's metadata. 32 hexadecimal digits and a bracket follow.
@@ -69,6 +70,13 @@ class SessionLost(Refused):
         super().__init__(why, final=False)
 
 
+class NoSocket(Refused):
+    """No server listens at the session socket."""
+
+    def __init__(self, path: str, why: str):
+        super().__init__(f"no session at '{path}': {why}", final=True)
+
+
 class Untrusted(Refused):
     """The process at the session socket belongs to a user that is not trusted. Nothing was sent to it."""
 
@@ -92,6 +100,8 @@ class Session:
         self._last_word: Optional[Tuple[str, bool]] = None
         self._tags = itertools.count(1)
         self._holdings = itertools.count()
+        # Leases whose holding has a lower number were lent before a fork, and stay with this session.
+        self._kept_below = 0
         # Mappings by name, because a lease that is lent again comes without its descriptor.
         self._mappings: dict[str, np.ndarray] = {}
         # Leases to return, each with the set of leases that its request holds.
@@ -104,6 +114,9 @@ class Session:
             hello = [(HELLO_VERSION_MIN, VERSION), (HELLO_VERSION_MAX, VERSION), (HELLO_CLIENT, client)]
             hello += [(HELLO_HEADERS, _protobuf.encode(header)) for header in _headers(token)]
             welcome, _ = self._exchange(CLIENT_HELLO, _protobuf.encode(hello), SERVER_WELCOME)
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            self._socket.close()
+            raise NoSocket(path, error.strerror) from error
         except OSError as error:
             self._socket.close()
             raise Refused(f"no session at '{path}': {error.strerror or error}", final=True) from error
@@ -114,7 +127,23 @@ class Session:
         self.server_id = _text(welcome, WELCOME_SERVER_ID)
         #: The key by which outputs are placed in leases of this session. Empty if the server does not support that.
         self.key = _text(welcome, WELCOME_SESSION_KEY)
+        #: The most bytes that the session may borrow. A server that does not report a limit has none of its own.
+        self.lease_bytes_max = int(dict(_protobuf.decode(welcome)).get(WELCOME_BYTES_MAX, 0)) or _protobuf.UINT64_MAX
         _sessions.add(self)
+        _forks.watch(self)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether there was a fork since the session began. The child may have arrays over its memory, so another session serves further calls."""
+        return self._kept_below > 0
+
+    def before_fork(self) -> None:
+        """Outdates the session: no lease is returned any more. The server would lend it again, or clear it."""
+        self._kept_below = sys.maxsize
+
+    def after_fork(self) -> None:
+        """Leases that are placed from now on are returned: a stream may still need many."""
+        self._kept_below = next(self._holdings) + 1
 
     def borrow(self, byte_size: int) -> tuple[str, np.ndarray]:
         """Borrows a lease of at least ``byte_size`` bytes. Returns its name, and its memory as uint8."""
@@ -145,7 +174,7 @@ class Session:
         memory = self._mappings.get(name)
         if memory is None or offset < 0 or byte_size < 0 or offset + byte_size > memory.nbytes:
             raise SessionLost(f"the server placed an output of {byte_size} bytes at offset {offset} of a lease that ends before")
-        slab = Slab(name, memory[offset : offset + byte_size], keeper=self)
+        slab = Slab(name, memory[offset : offset + byte_size], owner=self)
         slab.lent = 1
         block = Block(slab, 0, byte_size)
         held_lease = name, next(self._holdings)
@@ -159,8 +188,8 @@ class Session:
         return f"{self.key}-{tag}", tag
 
     def abandon(self, tag: int, held: Iterable[HeldLease] = ()) -> None:
-        """Tells the server that no further response of this tag will be read. It takes back the leases that were or will be placed for
-        them, except those in ``held``. Does not block."""
+        """Tells the server that no further response of this tag will be read. The server takes back the leases for such responses, except the
+        leases in ``held``. Does not block."""
         call = (CLIENT_ABANDON, _protobuf.encode([(ABANDON_TAG, tag), *((ABANDON_KEPT, name) for name, _ in held)]))
         try:
             self._send_now(_protobuf.encode([call]))
@@ -169,7 +198,9 @@ class Session:
             pass
 
     def give_back(self, name: str) -> None:
-        """Returns a lease. There is no answer."""
+        """Returns a lease. There is no answer. After a fork, the end of the session returns it."""
+        if self.outdated:
+            return
         with self._lock:
             self._send(_protobuf.encode([(CLIENT_RETURNED, name)]))
 
@@ -230,6 +261,8 @@ class Session:
                 going.append(self._returns.popleft())
             except IndexError:
                 break
+        # Checked after no array referred to them any more: a child of a later fork has no array over them.
+        going = [one for one in going if one[0][1] >= self._kept_below]
         if not going:
             return
         try:
@@ -315,7 +348,7 @@ class Session:
             try:
                 packet, descriptors, flags, _ = self._receive_now()
             except ConnectionResetError:
-                # The error of a peer that closed before it had read everything is reported once. Its last message can be received after
+                # If a peer closed the socket before it had read everything, the error is reported once. Its last message can be received after
                 # that.
                 packet, descriptors, flags, _ = self._receive_now()
         except OSError as error:
@@ -357,12 +390,13 @@ class Session:
                 return value
         raise SessionLost("the answer is of another kind than the call")
 
-    def _map(self, answer: bytes, descriptors: list[int], call_id: int) -> tuple[str, np.ndarray]:
-        """The lease of the answer. Removes its descriptor from the list, whose other descriptors the caller closes."""
+    def _map(self, answer: bytes, descriptors: list[int], byte_size_min: int) -> tuple[str, np.ndarray]:
+        """The name and the memory of the lease in an answer. It must have at least ``byte_size_min`` bytes. Removes the lease's descriptor
+        from the list. The caller closes the other descriptors."""
         lease = dict(_protobuf.decode(answer))
         raw_name, byte_size = lease.get(LEASE_NAME, b""), lease.get(LEASE_BYTE_SIZE, 0)
-        if not isinstance(raw_name, bytes) or not isinstance(byte_size, int) or byte_size < call_id or not raw_name:
-            raise SessionLost(f"{call_id} bytes were asked for, the lease has {byte_size!r}")
+        if not isinstance(raw_name, bytes) or not isinstance(byte_size, int) or byte_size < byte_size_min or not raw_name:
+            raise SessionLost(f"{byte_size_min} bytes were asked for, the lease has {byte_size!r}")
         name = raw_name.decode("utf-8")
         if lease.get(LEASE_DESCRIPTOR):
             if not descriptors:
@@ -386,7 +420,8 @@ def _headers(token: Optional[str]) -> list[list[tuple[int, _protobuf.Value]]]:
 
 def bearer(token: Optional[str]) -> Optional[str]:
     """The value of the header ``authorization`` for a token, by default ``NERITE_TOKEN``; None without one."""
-    token = os.environ.get("NERITE_TOKEN") if token is None else token
+    # A variable that was read from a file often ends in a newline.
+    token = os.environ.get("NERITE_TOKEN", "").strip() if token is None else token
     return f"Bearer {token}" if token else None
 
 
@@ -419,17 +454,17 @@ class LeaseTransport:
         if session is None:
             raise Refused("the client is closed", final=True)
         name, memory = session.borrow(byte_size)
-        return Slab(name, memory, keeper=session)
+        return Slab(name, memory, owner=session)
 
     def is_alive(self) -> bool:
-        """Whether the server has not closed the session."""
-        return self._session is not None and self._session.is_alive()
+        """Whether the server has not closed the session, and no fork has outdated it."""
+        return self._session is not None and not self._session.outdated and self._session.is_alive()
 
     def drop(self, slab: Slab) -> None:
         """Returns a lease. If arrays still use it, the end of its session returns it."""
         if slab.lent == 0:
             try:
-                slab.keeper.give_back(slab.name)
+                slab.owner.give_back(slab.name)
             except Refused:
                 pass
 

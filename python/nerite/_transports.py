@@ -18,13 +18,16 @@ import time
 from typing import Any, Callable, Protocol
 
 from nerite import shm
+from nerite._deadline import current
 from nerite._pool import Slab
 
 WAYS = ("lease", "region", "inline")
 # The prefix of the names of pool regions. They exist in /dev/shm only between creation and registration.
 POOL_PREFIX = "nerite-pool"
-# A region that is older than this was left by a process that was killed between the two.
+# An older region was left by a process that was killed between the two, if that process does not exist any more.
 ORPHAN_AGE_S = 60.0
+# The longest time of a registration. If it takes longer, the server does not respond, and other ways are tried.
+REGISTER_S = 5.0
 # The timeout of releasing regions. The server may have ended, or may not respond.
 GOODBYE_S = 2.0
 # Triton before 24.12 refuses with this text to unregister a region, for a moment after the response that used it.
@@ -117,13 +120,15 @@ class RegionTransport:
             region = shm.Region.create(shm.fresh_key(POOL_PREFIX), byte_size)
         except shm.RegionError as error:
             raise Refused(str(error), final=False) from error
-        # The server has mapped it, or the registration failed. In both cases the name is not needed any more.
         name = region.key[1:]
         try:
             self._register(name, region.key, byte_size)
         except Exception as error:  # noqa: BLE001 - any error of the client's library if no server answers
+            # Raises TimeoutError if the call's time is over, so that no other way is tried.
+            current().left()
             raise Refused(f"the server did not take a region: {error}", final=not self._server_is_away(error)) from error
         finally:
+            # The server has mapped the region, or the registration failed. In both cases its name is not needed any more.
             region.unlink()
         return Slab(name, region.as_numpy([byte_size]))
 

@@ -58,8 +58,8 @@ def why_not(
 
 
 def directory_of(path: str) -> Optional[Directory]:
-    """The directory of the socket at ``path``. A link is not followed. None if there is none, and for a path that the program chose, which
-    is not checked."""
+    """The directory of the socket at ``path``. A link is not followed. None if the directory does not exist. None also for a path that
+    the program chose, because its directory is not checked."""
     if os.fspath(path) != own_path():
         return None
     directory = os.path.dirname(path)
@@ -95,5 +95,5 @@ def own_path() -> str:
 
 
 def default_path() -> str:
-    """The same path, or that of ``NERITE_SESSION_SOCKET``."""
+    """The path in ``NERITE_SESSION_SOCKET``, or else :func:`own_path`."""
     return os.environ.get("NERITE_SESSION_SOCKET") or own_path()

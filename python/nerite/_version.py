@@ -1,3 +1,3 @@
-"""Which version has the package?"""
+"""Which version does the package have?"""
 
 __version__ = "0.1.0"

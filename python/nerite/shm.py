@@ -46,7 +46,7 @@ def fresh_key(prefix: str = "nerite") -> str:
 
 
 def path_of(key: str) -> str:
-    """The path of a key's object. The key has one leading slash or none, as POSIX allows."""
+    """The path of a key's object. Slashes at the beginning of the key are ignored. Raises RegionError if the rest is not one name."""
     if not isinstance(key, str):
         raise RegionError(f"invalid shared memory key {key!r}: one name, with or without a slash in front")
     name = key.lstrip("/")

@@ -18,7 +18,7 @@ class SessionServer:
         self.path = str(path)
         self.seals = SEALS
         self.refuse = None  # (code, message)
-        self.turn_away = None  # (code, message), before anything is read
+        self.rejection = None  # (code, message), before anything is read
         self.shrink_to = None
         self.returned: list[str] = []
         self.hellos: list[dict] = []
@@ -39,7 +39,8 @@ class SessionServer:
             assert self.changed.wait_for(condition, timeout=60)
 
     def hang_up(self):
-        for one in self.sockets:
+        # A client may come back before this loop ends. Its new connection stays.
+        for one in list(self.sockets):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
@@ -63,9 +64,9 @@ class SessionServer:
         with contextlib.suppress(OSError):
             while True:
                 accepted, _ = self.listener.accept()
-                if self.turn_away is not None:
+                if self.rejection is not None:
                     with accepted:
-                        self._last_word(accepted, *self.turn_away)
+                        self._last_word(accepted, *self.rejection)
                     continue
                 self.sockets.append(accepted)
                 threading.Thread(target=self._serve, args=(accepted,), daemon=True).start()

@@ -359,20 +359,37 @@ def test_other_protocols_need_no_threads_either(launcher, protocol, way, caplog,
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_other_protocols_find_a_server_that_was_started_anew(launcher, protocol):
+def test_other_protocols_find_a_server_that_was_started_anew(launcher, protocol, monkeypatch):
     import servers
 
+    # As in a process that had no other loop.
+    monkeypatch.setattr(_plain_loop_connection, "_loop_of_grpc", None)
     first = launcher.fresh("nerite", "--session-socket=off")
-    with nerite.connect(f"{protocol}://{first.url(protocol)}") as made:
+    ports = [int(first.url(one).rsplit(":", 1)[1]) for one in ("http", "grpc")]
+    free_ports = servers.free_ports
+    with nerite.connect(f"{protocol}://{first.url(protocol)}", buffers="inline") as made:
         identity = made.model("identity_fp32")
 
         async def infer():
-            assert (await identity.aio([1.0])).OUTPUT0.tolist() == [1]
+            for number in range(3):
+                assert (await identity.aio([number])).OUTPUT0.tolist() == [number]
+            kept = (await identity.aio([1.0, 2.0])).OUTPUT0
+            (connection,) = made._loops.values()
             await asyncio.to_thread(servers.stop, first.process)
             with pytest.raises((ConnectionError, InferenceServerException), match="the server has gone|UNAVAILABLE"):
                 await identity.aio([2.0])
+            monkeypatch.setattr(servers, "free_ports", lambda count: [*ports, *free_ports(count - len(ports))])
+            # On this thread, because a server ends with the thread that started it.
+            second = launcher.fresh("nerite", "--session-socket=off")
+            assert second.url(protocol) == first.url(protocol)
+            for number in range(3):
+                assert (await identity.aio([number, 4.0], timeout=30)).OUTPUT0.tolist() == [number, 4]
+            assert kept.tolist() == [1, 2]
+            assert list(made._loops.values()) == [connection], "the loop keeps its client"
 
         asyncio.run(infer())
+        assert made._executor is None, "no thread waited"
+        assert identity([5.0]).OUTPUT0.tolist() == [5]
 
 
 def test_a_second_loop_over_grpc_waits_in_threads(launcher, monkeypatch):
@@ -480,12 +497,12 @@ def test_without_room_for_a_session_calls_wait_in_threads(made_server, monkeypat
     server = made_server(Counts)
     with nerite.connect(f"unix:{server.path}") as made:
         counts = made.model("counts")
-        server.turn_away = (8, "64 sessions of user 1000 are open")
+        server.rejection = (8, "64 sessions of user 1000 are open")
 
         async def infer():
             outcomes = await asyncio.gather(*(counts.aio([1]) for _ in range(5)))
             assert [one.OUT.tolist() for one in outcomes] == [[7]] * 5 and not made._loops
-            server.turn_away = None
+            server.rejection = None
             await asyncio.sleep(0.3)
             assert (await counts.aio([1])).OUT.tolist() == [7] and len(made._loops) == 1
 

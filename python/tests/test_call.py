@@ -4,7 +4,9 @@ import asyncio
 import collections
 import gc
 import importlib
+import importlib.util
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -194,6 +196,72 @@ def test_arrays_of_other_libraries_are_taken(any_client):
         identity(OnlyDlpack(array, kind=2, can_copy=False))
 
 
+def test_options_are_obeyed_or_refused(nerite_server, monkeypatch):
+    socket, infer = nerite_server.session_socket, lambda made: made.model("identity_fp32")([1.5]).OUTPUT0.tolist()
+    for protocol in ("http", "grpc"):
+        url = f"{protocol}://{nerite_server.url(protocol)}"
+        for way, transport in (("inline", "inline"), ("region", "region"), ("lease", "session"), ("auto", "session")):
+            with nerite.connect(url, session_socket=socket, buffers=way) as made:
+                assert (made.transport, infer(made)) == (transport, [1.5])
+        with pytest.raises(TypeError, match=f"over {'HTTP' if protocol == 'http' else 'gRPC'} has no option 'nonsense', it takes verbose, .*buffers"):
+            nerite.connect(url, session_socket=socket, nonsense=3)
+    with nerite.connect(f"http://{nerite_server.http}", session_socket=socket, concurrency=2) as made:
+        assert infer(made) == [1.5]
+    with nerite.connect(f"unix:{socket}", buffers="lease") as made:
+        assert (made.transport, infer(made)) == ("session", [1.5])
+    with pytest.raises(ValueError, match="buffers='inline' does not go with a session socket.*name an http:// or grpc:// address"):
+        nerite.connect(f"unix:{socket}", buffers="inline")
+    with pytest.raises(TypeError, match="to a session socket has no option 'nonsense'"):
+        nerite.connect(f"unix:{socket}", nonsense=3)
+    # Without an address.
+    monkeypatch.setenv("NERITE_SESSION_SOCKET", socket)
+    with pytest.raises(TypeError, match="without an address has no option 'nonsense'"):
+        nerite.connect(nonsense=3)
+    monkeypatch.setattr("nerite._client.HTTP_DEFAULT", f"http://{nerite_server.http}")
+    with nerite.connect(buffers="inline") as made:
+        assert (made.transport, infer(made)) == ("inline", [1.5])
+    with nerite.connect() as made:
+        assert (made.transport, infer(made)) == ("session", [1.5])
+
+
+def test_an_output_of_bf16_supports_dlpack(any_client):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    from nerite.model import dlpack
+
+    identity = any_client.model("identity_bf16")
+    given = np.array([1, 2.5, -3], ml_dtypes.bfloat16)
+    of_batch = [one.OUTPUT0 for one in identity.batch([given] * 3)]
+    for output in [identity(given).OUTPUT0 for _ in range(3)] + of_batch + [asyncio.run(identity.aio(given)).OUTPUT0]:
+        assert (output.dtype, output.tolist(), output.__dlpack_device__()) == (given.dtype, given.tolist(), (1, 0))
+        datatype, bits = dlpack.borrowed(output)
+        assert (datatype, bits.tolist()) == ("BF16", given.view(np.uint16).tolist())
+        assert np.shares_memory(bits, output) == output.flags.writeable
+        assert dlpack.borrowed(output[::2])[1].tolist() == given.view(np.uint16)[::2].tolist()
+        # numpy has no BF16. It drops the capsule.
+        lent = len(dlpack._lent)
+        with pytest.raises(Exception):
+            np.from_dlpack(output)
+        assert len(dlpack._lent) == lent
+        # Other arrays of numpy are as they were.
+        assert np.from_dlpack(output.astype(np.float32)).tolist() == given.tolist()
+        assert type(np.asarray(output)) is type(pickle.loads(pickle.dumps(output))) is np.ndarray
+        assert identity(output).OUTPUT0.tolist() == given.tolist()
+    assert type(any_client.model("identity_fp32")([1.0]).OUTPUT0) is np.ndarray
+    if importlib.util.find_spec("torch"):
+        assert importlib.import_module("torch").from_dlpack(output).tolist() == given.tolist()
+
+
+def test_memory_of_bf16_is_used_again_when_nobody_refers_to_it(client):
+    identity, kept = client.model("identity_bf16"), []
+    for number in range(100):
+        output = identity([float(number % 64)] * 4).OUTPUT0
+        if number % 10 == 0:
+            kept.append((number % 64, output[1:3]))
+    assert all(view.tolist() == [number] * 2 for number, view in kept)
+    (connection,) = client._all
+    assert connection.slots < 20
+
+
 def test_an_id_and_parameters_go_with_a_request(any_client):
     simple = any_client.model("simple")
     ones = np.ones((1, 16), np.int32)
@@ -213,6 +281,29 @@ def test_a_sequence_is_named_with_its_start_and_end(nerite_server, way, protocol
             assert model(one, sequence=marked).OUTPUT0.tolist() == [[1]]
         with pytest.raises(ValueError, match="'start' or 'end', not 'begin'"):
             model(one, sequence=(number, "begin"))
+
+
+@pytest.mark.parametrize(("way", "protocol"), [("session", ""), ("region", "http"), ("inline", "grpc")])
+def test_numbers_that_would_become_others_are_refused_before_anything_is_sent(nerite_server, way, protocol):
+    with connected(nerite_server, way, protocol) as made:
+        model, one = made.model("sequence_int32"), np.ones((1, 1), np.int32)
+        for number in (2**64 + 581, 2**64, -1, 2**70):
+            for call in (model, lambda *given, **named: asyncio.run(model.aio(*given, **named))):
+                with pytest.raises(ValueError, match=f"sequence {number} is none of the numbers from 0 to {2**64 - 1}; name it by a str"):
+                    call(one, sequence=(number, "start"))
+        with pytest.raises(InferenceServerException, match="(?i)start"):
+            model(one, sequence=581)
+        for number in (np.int64(581), np.uint64(2**64 - 1), 2**63):
+            assert model(one, sequence=(number, "start", "end")).OUTPUT0.tolist() == [[1]]
+        with pytest.raises(TypeError, match="a sequence is a whole number or a str, got 5.0"):
+            model(one, sequence=5.0)
+        for number in (2**63, -(2**63) - 1, 2**70):
+            with pytest.raises(ValueError, match=f"parameter 'k' is {number}, whole numbers go from {-(2**63)} to {2**63 - 1}; give it as a str"):
+                model(one, parameters={"k": number})
+        with pytest.raises(ValueError, match="sequence"):
+            model(one, parameters={"sequence_id": 2**64})
+        with pytest.raises(TypeError, match="parameter 'k' is None; parameters are bool, int, float or str"):
+            model(one, parameters={"k": None})
 
 
 def test_many_at_once_are_answered_in_order(any_client):
@@ -292,6 +383,42 @@ def test_a_child_process_over_http_connects_anew(server):
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert identity([9]).OUTPUT0[0] == 9
+
+
+FORK_OVER_GRPC = """
+import os, signal, sys
+import nerite
+
+# A test that hangs ends.
+signal.alarm(60)
+with nerite.connect(f"grpc://{sys.argv[1]}", session_socket="/nonexistent/session.sock", buffers=sys.argv[2]) as made:
+    identity = made.model("identity_int32")
+    for number in range(3):
+        assert identity([number]).OUTPUT0[0] == number
+    children = []
+    for first in (10, 20):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            try:
+                os._exit(0 if all(identity([first + number]).OUTPUT0[0] == first + number for number in range(5)) else 1)
+            except BaseException as error:
+                print(repr(error), flush=True)
+                os._exit(2)
+        children.append(child)
+        assert identity([9]).OUTPUT0[0] == 9
+    print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
+    assert identity([9]).OUTPUT0[0] == 9
+"""
+
+
+@pytest.mark.parametrize("way", ["region", "inline"])
+def test_a_child_process_over_grpc_connects_anew(nerite_server, way):
+    # In a process of its own, whose threads are few.
+    ended = subprocess.run(
+        [sys.executable, "-c", FORK_OVER_GRPC, nerite_server.grpc, way], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=90
+    )
+    assert (ended.returncode, ended.stdout) == (0, "[0, 0]\n"), ended.stderr
 
 
 def test_outputs_live_for_as_long_as_they_are_referred_to(client):
@@ -383,8 +510,26 @@ def test_a_call_runs_few_functions_and_one_of_many_fewer(client):
         return counted["call"]
 
     assert functions(lambda: identity(array)) <= 9
-    # For each: a response and its constructor. They were nine.
-    assert functions(lambda: identity.batch(many)) <= 3.2 * 32
+    # For each the constructor of its response, and 28 for all. They were nine for each.
+    assert functions(lambda: identity.batch(many)) <= 32 + 31
+
+
+def test_many_calls_stay_one_packet_while_results_are_kept(client):
+    identity = client.model("identity_fp32")
+    many = [np.full(16, number, np.float32) for number in range(32)]
+    kept = [identity.batch(many) for _ in range(3)]
+    for _ in range(3):
+        identity.batch(many)
+    (connection,) = client._all
+    sent, send = [], connection.send_packet
+    connection.send_packet = lambda packet: (sent.append(len(packet)), send(packet))[1]
+    for _ in range(20):
+        # Nobody keeps these. The slots of the kept ones come up again and again.
+        found = identity.batch(many)
+        assert [one.OUTPUT0[0] for one in found] == list(range(32))
+        del found
+    assert len(sent) == 20, "one packet for each 32 calls"
+    assert all(one.OUTPUT0.tolist() == array.tolist() for results in kept for one, array in zip(results, many))
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
@@ -436,6 +581,48 @@ def test_a_lent_buffer_cannot_be_written_to_while_a_request_is_in_flight(client)
     while not buffer.flags.writeable and time.monotonic() < deadline:
         time.sleep(0.001)
     buffer[...] = 0
+
+
+def test_a_lent_buffer_may_be_a_single_row(any_client):
+    rows, whole = any_client.model("simple", batch=False), any_client.model("simple")
+    first, second = rows.input("INPUT0"), rows.input("INPUT1", [16])
+    assert first.shape == (16,)
+    first[:], second[:] = 3, 1
+    for response in (rows(), rows(), rows.submit().result(), asyncio.run(rows.aio()), *rows.batch([{}, {}])):
+        assert response.OUTPUT0.tolist() == [4] * 16 and response.OUTPUT1.tolist() == [2] * 16
+    assert rows(INPUT1=np.full(16, 2, np.int32)).OUTPUT0.tolist() == [5] * 16
+    # All dimensions may be given as well.
+    rows.input("INPUT0", [1, 16])[:], rows.input("INPUT1", [1, 16])[:] = 1, 1
+    assert rows().OUTPUT0.tolist() == [[2] * 16]
+    whole.input("INPUT0")[:], whole.input("INPUT1")[:] = 1, 1
+    assert whole().OUTPUT0.tolist() == [[2] * 16]
+
+
+def test_a_lent_buffer_cannot_be_written_to_while_a_batch_is_in_flight(client, monkeypatch):
+    identity = client.model("identity_fp32")
+    buffer, written = identity.input("INPUT0", [4]), []
+
+    def infer_many(*given):
+        # As another thread would.
+        with pytest.raises(ValueError, match="read-only"):
+            buffer[:] = 1
+        written.append(given)
+        return type(identity)._infer_many(identity, *given)
+
+    monkeypatch.setattr(identity, "_infer_many", infer_many)
+
+    def requests():
+        for _ in range(40):
+            # The buffer may be filled before.
+            buffer[:] = 3
+            yield {}
+
+    assert [one.OUTPUT0.tolist() for one in identity.batch(requests())] == [[3] * 4] * 40
+    assert len(written) == 2
+    buffer[:] = 5
+    with pytest.raises(InferenceServerException):
+        identity.batch([np.ones(4, np.int64)])
+    buffer[:] = 6
 
 
 def test_a_request_that_takes_too_long_is_given_up(any_client):

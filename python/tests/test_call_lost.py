@@ -21,6 +21,9 @@ from nerite import _client, _connection, _messages, _plain_connection, _protobuf
 class Counts(SessionServer):
     """A server whose models answer with numbers, in messages. Subclasses say what becomes of an inference."""
 
+    #: The name of the models' output.
+    output = "OUT"
+
     def __init__(self, path):
         super().__init__(path)
         self.received: list[bytes] = []
@@ -32,7 +35,7 @@ class Counts(SessionServer):
         number = fields.get(1, 0)
         if 16 in fields:
             tensor = [(2, "INT32"), (3, _messages.packed([-1]))]
-            metadata = [(kind, _protobuf.encode([(1, name), *tensor])) for kind, name in ((4, "IN"), (5, "OUT"))]
+            metadata = [(kind, _protobuf.encode([(1, name), *tensor])) for kind, name in ((4, "IN"), (5, self.output))]
             self.say(connection, number, (15, _protobuf.encode([(1, _protobuf.encode(metadata))])))
         elif 8 in fields:
             parts = list(_protobuf.decode(dict(_protobuf.decode(fields[8]))[1]))
@@ -49,7 +52,7 @@ class Counts(SessionServer):
         self.answer(connection, number, 7)
 
     def answer(self, connection, number, value, more=False):
-        output = _protobuf.encode([(1, "OUT"), (2, "INT32"), (3, _messages.packed([1]))])
+        output = _protobuf.encode([(1, self.output), (2, "INT32"), (3, _messages.packed([1]))])
         # A response with parameters is not expected again, so no inference is prepared.
         parts = [(1, "counts"), (4, _messages._entry("own", True)), (5, output), (6, np.int32(value).tobytes())]
         self.say(connection, number, *([(3, 1)] if more else []), (9, _protobuf.encode([(1, _protobuf.encode(parts))])))
@@ -312,7 +315,7 @@ def test_a_server_without_room_for_more_sessions_serves_threads_one_after_the_ot
         slow = made.model("slow")
         first = slow.submit([1])
         server.wait(lambda: server.received == [b"slow"])
-        server.turn_away = (8, "64 sessions of user 1000 are open")
+        server.rejection = (8, "64 sessions of user 1000 are open")
         rest = [slow.submit([1]) for _ in range(3)]
         server.go_on.set()
         assert [one.result(30).OUT.tolist() for one in (first, *rest)] == [[7]] * 4
@@ -370,7 +373,7 @@ def test_a_call_whose_server_goes_after_the_answer_is_not_run_again(made_server,
         counts([1])
         (plan,) = made._free[0].plans.values()
         prepared = _connection.Slot()
-        prepared.handle = 1
+        prepared.handle, prepared.byte_size = 1, 0
         plan.slots.append(prepared)
         server.left = 1
         # The new plan takes the place of the first one, whose handle cannot be released any more.
@@ -401,7 +404,7 @@ def test_a_call_within_a_stream_does_not_wait_for_the_streams_connection(made_se
     server.is_up = True
     with nerite.connect(f"unix:{server.path}") as made:
         counts, other = made.model("counts"), made.model("other")
-        server.turn_away = (8, "64 sessions of user 1000 are open")
+        server.rejection = (8, "64 sessions of user 1000 are open")
 
         def infer():
             for _ in counts.stream([1]):
@@ -409,8 +412,8 @@ def test_a_call_within_a_stream_does_not_wait_for_the_streams_connection(made_se
 
         found = in_a_thread(infer)
         assert isinstance(found, ConnectionError) and "64 sessions of user 1000 are open" in str(found), found
-        assert not made._streaming
-        server.turn_away = None
+        assert not made._streams.is_held_here() and made._streams._taken == 0
+        server.rejection = None
         assert [int(one.OUT[0]) for one in counts.stream([1])] == [1, 2]
 
 

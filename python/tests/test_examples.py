@@ -8,6 +8,8 @@ import sys
 
 import numpy as np
 import pytest
+import real_python
+from clients import http_call
 from peers import ROOT
 
 FOLDER = ROOT / "examples" / "python"
@@ -20,12 +22,14 @@ PRINTED = {
     "frames.py": r"\d+\.\d\d ms for a frame, \d+\.\d\d ms at most; \d+ bytes were copied",
     "loader.py": r"19\d of 200 digits are right, from 2 workers; 0 bytes were copied",
     "make_text_encoder.py": r"\S+/text_encoder is written",
-    "table.py": r"6\d of 64 right, 0\.9\d sure\nshares the response's memory: True; \d+ bytes were copied",
-    "video.py": r"60 frames, \d+\.\d\d ms in the middle, \d+\.\d\d ms at most",
+    "table.py": r"6\d of 64 right, 0\.9\d sure\nshares the response's memory: True; \d+ bytes were copied\nfrom a frame of pandas: 6\d of 64 right",
+    "video.py": r"60 frames in \d+\.\d{3} s, \d+\.\d\d ms in the middle, \d+\.\d\d ms at most\n\d+ bytes were copied",
     "workers.py": re.escape(str([16 * number + 16 for number in range(8)])),
 }
 # What an example imports that the tests' environment need not have.
-NEEDS = {"classify_picture.py": ["PIL"], "loader.py": ["torch"], "table.py": ["pandas", "pyarrow"], "video.py": ["matplotlib"]}
+NEEDS = {"classify_picture.py": ["PIL"], "table.py": ["pandas", "pyarrow"], "video.py": ["matplotlib"]}
+# What an example imports that another Python has (real_python.py).
+REAL_NEEDS = {"loader.py": "torch, numpy"}
 MAKER = FOLDER / "make_text_encoder.py"
 
 
@@ -33,6 +37,22 @@ def needs(name: str) -> None:
     for library in NEEDS.get(name, []):
         if importlib.util.find_spec(library) is None:
             pytest.skip(f"{library} is not installed: pip install {library}")
+
+
+@pytest.fixture(scope="module")
+def python_for(tmp_path_factory):
+    """The Python for an example: that of the tests, or an environment on top of the one that has the example's libraries."""
+    made = []
+
+    def find(name: str) -> str:
+        if name not in REAL_NEEDS:
+            return sys.executable
+        real_python.needs(REAL_NEEDS[name])
+        if not made:
+            made.append(real_python.with_client(tmp_path_factory.mktemp("real")))
+        return made[0]
+
+    return find
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +65,9 @@ def text_models(tmp_path_factory) -> str:
 
 @pytest.mark.parametrize("way", ["session", "http"])
 @pytest.mark.parametrize("name", sorted(PRINTED))
-def test_an_example_runs(launcher, text_models, tmp_path, name, way):
+def test_an_example_runs(launcher, text_models, python_for, tmp_path, name, way):
     needs(name)
+    python = python_for(name)
     examples = launcher.get("nerite", *([f"--model-repository={text_models}"] if name == "encode_texts.py" else []))
     address = f"unix:{examples.session_socket}" if way == "session" else f"http://{examples.http}"
     variables = {"PYTHONPATH": os.pathsep.join([str(ROOT / "python"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])}
@@ -58,8 +79,9 @@ def test_an_example_runs(launcher, text_models, tmp_path, name, way):
         given = [str(tmp_path)]
     elif name == "video.py":
         given = [str(tmp_path / "latency.png"), address]
+    copied_before = copied_bytes(examples)
     ended = subprocess.run(
-        [sys.executable, str(FOLDER / name), *given],
+        [python, str(FOLDER / name), *given],
         env={**os.environ, **variables},
         stdout=subprocess.PIPE,
         # Apart, because libraries warn there.
@@ -74,10 +96,28 @@ def test_an_example_runs(launcher, text_models, tmp_path, name, way):
     assert re.fullmatch(PRINTED[name], ended.stdout.strip()), ended.stdout + ended.stderr
     if name == "classify_picture.py":
         assert ended.stdout.startswith(label)
-    if name in ("frames.py", "table.py") and way == "session":
-        assert "; 0 bytes were copied" in ended.stdout
+    if name in ("frames.py", "table.py", "video.py") and way == "session":
+        assert re.search(r"(; |\n)0 bytes were copied", ended.stdout)
+    if name in ("frames.py", "video.py") and way == "session":
+        assert copied_bytes(examples) == copied_before, "the server copied nothing either"
     if name == "video.py":
-        assert (tmp_path / "latency.png").read_bytes().startswith(b"\x89PNG")
+        # Nothing but the pace makes it so long: there are 59 sixtieths of a second between the first frame and the last.
+        assert float(re.search(r"in (\S+) s", ended.stdout)[1]) >= 59 / 60 - 0.001
+        assert points_in(tmp_path / "latency.png") == 60
+
+
+def copied_bytes(server) -> int:
+    """The bytes of tensors that the server has copied, for any reason but one: an identity model has to write its output."""
+    page = http_call(server.process.metrics, "GET", "/metrics").ok().body.decode()
+    return sum(map(int, re.findall(r'^nerite_copied_bytes_total\{reason="(?!model")\w+"\} (\d+)$', page, re.M)))
+
+
+def points_in(picture) -> int:
+    """Points of a plot's first colour, a blue, that stand side by side: columns that begin to be blue."""
+    image = pytest.importorskip("PIL.Image")
+    pixels = np.asarray(image.open(picture).convert("RGB")).astype(int)
+    is_blue = (pixels[:, :, 2] - pixels[:, :, 0] > 60).any(axis=0)
+    return int((is_blue[1:] & ~is_blue[:-1]).sum())
 
 
 def draw(path) -> str:

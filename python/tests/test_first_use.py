@@ -8,6 +8,7 @@ import pickle
 import numpy as np
 import pytest
 from test_call import connected
+from test_call_lost import Counts, made_server  # noqa: F401
 from tritonclient.utils import InferenceServerException
 
 import nerite
@@ -30,6 +31,23 @@ def test_one_output_may_be_named_without_a_list(client):
     assert list(asyncio.run(simple.aio(PAIR, PAIR, outputs="OUTPUT1")).keys()) == ["OUTPUT1"]
     with pytest.raises(InferenceServerException, match="unexpected inference output 'NOPE'"):
         simple(PAIR, PAIR, outputs="NOPE")
+
+
+@pytest.mark.parametrize("name", ["answer", "arrays", "head", "outputs", "OUT"])
+def test_an_output_may_have_any_name_that_the_page_does_not_take(made_server, name):  # noqa: F811
+    server = made_server(type("Named", (Counts,), {"output": name}))
+    with nerite.connect(f"unix:{server.path}") as made:
+        for _ in range(2):
+            out = made.model("counts")([1])
+            assert getattr(out, name).tolist() == out[name].tolist() == [7]
+
+
+def test_the_names_that_a_response_takes_are_documented():
+    own = {one for one in dir(nerite.Response) if not one.startswith("_")}
+    assert own == {"model", "version", "id", "parameters", "keys", "values", "items", "get"}
+    assert all(f"``{one}``" in nerite.Response.__doc__ for one in own)
+    out = nerite.Response({"keys": np.ones(1), "_head": np.ones(1)})
+    assert out["keys"].tolist() == out["_head"].tolist() == [1]
 
 
 def test_an_unknown_input_is_an_error_also_beside_a_lent_buffer(client):

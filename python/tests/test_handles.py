@@ -4,6 +4,7 @@ import array
 import ctypes
 import gc
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -133,6 +134,16 @@ def test_elements_of_bytes_are_a_copy_and_nothing_else(make):
     for refused in (handle.__dlpack__, lambda: handle.__buffer__(0), lambda: handle.__setitem__(0, b"b")):
         with pytest.raises(BufferError, match="have no fixed place, .* write with copy_to_shared_memory"):
             refused()
+
+
+def test_a_buffer_returns_when_a_consumer_of_dlpack_refuses_it(make):
+    handle = make([4], "BF16")
+    returned = weakref.ref(handle._block)
+    with pytest.raises((BufferError, RuntimeError), match="nsupported"):  # numpy has no BF16
+        np.from_dlpack(handle)
+    handle.release()
+    gc.collect()
+    assert returned() is None
 
 
 def test_dlpack_does_what_its_consumer_asks(make):

@@ -25,7 +25,7 @@ class TritonPythonModel:
 """
 
 
-class Talk:
+class ModelProcess:
     """A child that asks another model, and the server's end of its calls."""
 
     def __init__(self, server: ModelServer) -> None:
@@ -63,7 +63,7 @@ class Talk:
 def talk(tmp_path):
     with ModelServer(tmp_path, SOURCE) as server:
         server.initialize()
-        yield Talk(server)
+        yield ModelProcess(server)
 
 
 def test_the_iterator_is_there_before_the_first_response(talk):

@@ -30,7 +30,7 @@ class TritonPythonModel:
 PLACE = 4096
 
 
-class Talk:
+class ModelProcess:
     """The server's side of a decoupled model."""
 
     def __init__(self, start):
@@ -58,7 +58,7 @@ class Talk:
 
 @pytest.fixture
 def talk(start):  # noqa: F811
-    return Talk(start)
+    return ModelProcess(start)
 
 
 def output(at, words):

@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 import pytest
-from model_server import IDENTITY, OBEDIENT, ModelServer, given, guard_library, obey, placed, read_text, start  # noqa: F401
+from model_server import IDENTITY, OBEDIENT, ModelServer, assert_eventually, given, guard_library, obey, placed, read_text, start  # noqa: F401
 
 from nerite.model.memory import Memory
 from nerite.model.prepared import Prepared
@@ -175,10 +175,11 @@ def test_what_the_server_forgets_is_unmapped(start):  # noqa: F811
     for _ in range(TIMES):
         answer = server.execute(server.request(inputs[1], [["OUT", regions[1].segment, 2048, 16, True]]))
         assert "responses" in answer and not answer.get("held")
-    assert mapped() == 1
+    # Another thread of the process unmaps it.
+    assert_eventually(mapped, 1)
     server.send({"forget": [regions[1].segment]})
     server.exchange({"do": "ready"})
-    assert mapped() == 0
+    assert_eventually(mapped, 0)
 
 
 def test_a_region_that_is_lost_later_is_reported(start):  # noqa: F811

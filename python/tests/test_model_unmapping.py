@@ -10,6 +10,7 @@ import pytest
 from model_server import OBEDIENT, PATIENCE_S, assert_eventually, given, guard_library, obey, read_text, start  # noqa: F401
 
 from nerite.model import unmapping
+from nerite.model.memory import _Watched
 from nerite.model.unmapping import UNMAPPED_HERE_BYTES_MAX, Mapping, Unmapper
 
 MUCH = 40 << 20
@@ -63,6 +64,28 @@ def test_small_memory_is_unmapped_at_once(file):
     assert mappings() == 1
     del array
     assert mappings() == 0
+
+
+def test_a_region_is_unmapped_on_another_thread_however_small_it_is(file):
+    class Noting:
+        """As the guard, without its library."""
+
+        def __init__(self):
+            self.made, self.threads = mmap.mmap(file, mmap.PAGESIZE), []
+
+        def map(self, *_):
+            return np.frombuffer(self.made, np.uint8).__array_interface__["data"][0]
+
+        def unmap(self, start, length):
+            self.threads.append((_thread.get_ident(), length))
+
+    guard = Noting()
+    array = np.asarray(_Watched(guard, Unmapper(), file, 0, mmap.PAGESIZE))
+    assert array[0] == 0 and not guard.threads
+    del array
+    assert_eventually(lambda: len(guard.threads), 1)
+    ((thread, length),) = guard.threads
+    assert thread != _thread.get_ident() and length == mmap.PAGESIZE
 
 
 def test_what_waits_is_unmapped_in_order_by_one_thread_and_on_this_one_if_there_is_none(monkeypatch):

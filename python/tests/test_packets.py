@@ -87,7 +87,7 @@ PACKETS = {
     "execute": {
         "do": "execute",
         "requests": [FIRST, SECOND],
-        "map": [[5, 8192, 4096, True], [6, 4096, 0, False], [7, 4096, 0, True, 1]],
+        "map": [[5, 8192, 4096, True], [6, 4096, 0, False], [7, 4096, 0, True, 1], [8, 4096, 0, False, "private"]],
         "forget": [3, 4],
     },
     "execute_again": {
@@ -117,6 +117,12 @@ PACKETS = {
     "finalize": {"do": "finalize"},
     "completed": {"config": {"max_batch_size": 8, "name": "m"}},
     "initialized": {"ready": {"python": "3.11.2", "numpy": "1.24.2", "guard": True}},
+    "initialized_importing": {
+        "ready": {
+            "python": "3.11.2", "numpy": "1.24.2", "guard": True, "decides": True,
+            "imported": [["/srv/größe.py", 120, 1700000000123456789], ["/srv/lib/\"b\".py", 0, 0]], "unreported": 3,
+        }
+    },
     "initialized_deciding": {"ready": {"python": "3.11.2", "numpy": "1.24.2", "guard": True, "decides": True}},
     "executed": EXECUTED,
     "is_ready": {"is_ready": True},
@@ -135,6 +141,7 @@ PACKETS = {
     "failed_isolated": {"error": ["INVALID_ARG", "unexpected shape"]},
     "long": packets.long(70000),
     "log": {"log": ["WARNING", 'it is "late"'], "at": ["model.py", 12]},
+    "log_of_run": {"log": ["WARNING", 'it is "late"'], "at": ["model.py", 12], "of": 41},
     "is_cancelled": {"cancelled": 41},
     "cancelled": {"cancelled": False},
     "let_go": {"let_go": [6, 7]},
@@ -188,6 +195,7 @@ PACKETS = {
     "answered_end": {"call": 6, "final": True, "own": [], "map": []},
     "taken": {"taken": 6},
     "cancel": {"cancel": 6},
+    "waits": {"waits": 6},
     "load": {"call": 7, "load": ["other", "{}", [["1/model.py", 9, 0, 24]]]},
     "unload": {"call": 7, "unload": ["other", True]},
     "is_model_ready": {"call": 7, "is_ready": ["other", 2]},

@@ -136,7 +136,7 @@ def test_a_refusal_carries_the_servers_reason(server, code, message, final):
 
 @pytest.mark.parametrize(("code", "message", "final"), [(8, "256 sessions are open", False), (7, "user 5 may not", True)])
 def test_a_client_that_is_turned_away_hears_why(server, code, message, final):
-    server.turn_away = (code, message)
+    server.rejection = (code, message)
     for _ in range(20):
         # Whether its Hello can still be sent or not.
         with pytest.raises(Refused, match=message) as caught:

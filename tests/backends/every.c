@@ -205,8 +205,8 @@ Error* TRITONBACKEND_ModelInitialize(Model* model) {
   GOOD(TRITONBACKEND_ModelAutoCompleteConfig, model, &completes);
   GOOD(TRITONBACKEND_ModelConfig, model, 1, &config);
   GOOD(TRITONBACKEND_ModelSetConfig, model, 1, config);
-  BAD(UNSUPPORTED, TRITONBACKEND_ModelConfig, model, 2, &config);
-  BAD(UNSUPPORTED, TRITONBACKEND_ModelSetConfig, model, 2, config);
+  BAD(INVALID_ARG, TRITONBACKEND_ModelConfig, model, 2, &config);
+  BAD(INVALID_ARG, TRITONBACKEND_ModelSetConfig, model, 2, config);
   LOG_IF_ERROR(TRITONSERVER_MessageDelete(config));
   BAD(INVALID_ARG, TRITONBACKEND_ModelSetConfig, model, 1, config);
   GOOD(TRITONBACKEND_ModelServer, model, &last.server);
@@ -326,8 +326,12 @@ static void input_itself(Input* input) {
   HOLDS(TRITONBACKEND_InputBufferForHostPolicy, same == base && bytes == 16);
   GOOD(TRITONBACKEND_InputBufferAttributes, input, 0, &same, &told);
   HOLDS(TRITONBACKEND_InputBufferAttributes, same == base && tells_host(told, 16));
-  BAD(INVALID_ARG, TRITONBACKEND_InputBuffer, input, 1, &base, &bytes, &kind, &id);
-  BAD(INVALID_ARG, TRITONBACKEND_InputBufferForHostPolicy, input, "default", 1, &base, &bytes, &kind, &id);
+  /* A buffer that is not there is empty. */
+  GOOD(TRITONBACKEND_InputBuffer, input, 1, &same, &bytes, &kind, &id);
+  HOLDS(TRITONBACKEND_InputBuffer, same == NULL && bytes == 0);
+  same = base;
+  GOOD(TRITONBACKEND_InputBufferForHostPolicy, input, "default", 1, &same, &bytes, &kind, &id);
+  HOLDS(TRITONBACKEND_InputBufferForHostPolicy, same == NULL && bytes == 0);
   BAD(INVALID_ARG, TRITONBACKEND_InputBufferAttributes, input, 1, &base, &told);
 }
 

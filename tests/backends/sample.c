@@ -636,9 +636,10 @@ static void answer(Instance* instance, ModelState* state, Request* request) {
                  : strcmp(mode, "addresses") == 0 ? tell_addresses(request, response)
                  : strcmp(mode, "by_policy") == 0 ? identity_by_policy(instance, request, response)
                  : strcmp(mode, "reports") == 0   ? report_activity(request, response)
-                 : strcmp(mode, "fail") == 0      ? TRITONSERVER_ErrorNew(INVALID_ARG, "fails on purpose")
+                 : strcmp(mode, "fail") == 0 || strcmp(mode, "answer_error") == 0 ? TRITONSERVER_ErrorNew(INVALID_ARG, "fails on purpose")
                                                   : identity(request, response);
-  bool success = error == NULL;
+  /* An error may be the answer that the backend wants to give. */
+  bool success = error == NULL || strcmp(mode, "answer_error") == 0;
   if (strcmp(mode, "throw_away") == 0) {
     LOG_IF_ERROR(TRITONBACKEND_ResponseDelete(response));
   } else {

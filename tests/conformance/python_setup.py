@@ -56,4 +56,4 @@ def said(reply: Reply, output: str = "SAID") -> str:
 
 def do(client, model: str, *words: str, **more) -> Reply:
     """Asks one of the models that do what they are told."""
-    return client.infer(model, [text("DEED", [one.encode() for one in words])], **more)
+    return client.infer(model, [text("ACTION", [one.encode() for one in words])], **more)

@@ -8,6 +8,7 @@ import random
 import shutil
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -21,6 +22,8 @@ START_LIMIT_S = 240
 STOP_LIMIT_S = 40
 PORT_MIN = 10_000
 TRIES = 3
+# Runs the command behind it as on such a kernel.
+OLDER_KERNEL = [sys.executable, str(ROOT / "tests" / "conformance" / "older_kernel.py")]
 
 
 @functools.cache
@@ -98,7 +101,13 @@ def nerite_binary() -> pathlib.Path:
 
 def nerite_command(repository: pathlib.Path) -> tuple[list[str], dict[str, str]]:
     """The command line up to the repository, and the environment."""
-    return [str(nerite_binary()), "serve", f"--model-repository={repository}"], dict(os.environ)
+    before = OLDER_KERNEL if tests_older_kernel() else []
+    return [*before, str(nerite_binary()), "serve", f"--model-repository={repository}"], dict(os.environ)
+
+
+def tests_older_kernel() -> bool:
+    """Whether all servers run as on a kernel that cannot refuse descriptors."""
+    return os.environ.get("NERITE_TEST_OLDER_KERNEL") == "1"
 
 
 def onnxruntime_flag() -> str:

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ import pytest
 import servers
 import tritonclient.grpc
 import tritonclient.http
+import tritonclient.utils.shared_memory as shm
 from clients import grpc_channel, http_call, http_infer, pb, service_stub
 from python_setup import PATIENT
 from tritonclient.utils import InferenceServerException
@@ -93,9 +95,10 @@ CALLS = [
     ("POST", "/v2/repository/models/simple/load", {"all", "control"}),
     ("POST", "/v2/repository/models/identity_fp32/load", {"all"}),
     ("GET", "/v2/logging", {"all", "read", "control"}),
-    ("POST", "/v2/logging", {"all", "control"}),
+    ("POST", "/v2/logging", {"all"}),  # "control" has a list of models
     ("GET", "/v2/trace/setting", {"all", "read", "control"}),
-    ("POST", "/v2/trace/setting", {"all", "control"}),
+    ("POST", "/v2/trace/setting", {"all"}),
+    ("POST", "/v2/models/simple/trace/setting", {"all", "control"}),
     ("GET", "/v2/systemsharedmemory/status", {"all", "read", "regions"}),
     ("POST", "/v2/systemsharedmemory/unregister", {"all", "regions"}),
 ]
@@ -114,7 +117,7 @@ def test_a_call_over_http_wants_one_of_its_scopes(server, method, path, allowed,
     assert ("www-authenticate" in answer.headers) == (answer.status == 401)
     assert "-secret" not in answer.error
     expected = {None: "this call wants a token with scope", "wrong": "the request's token is not known"}
-    assert answer.error.startswith(expected.get(who, f"token '{who}' ")), answer.error
+    assert expected.get(who, f"token '{who}' ") in answer.error, answer.error
 
 
 GRPC_CALLS = [
@@ -129,7 +132,8 @@ GRPC_CALLS = [
     ("SystemSharedMemoryUnregister", pb.SystemSharedMemoryUnregisterRequest(), {"all", "regions"}),
     ("CudaSharedMemoryUnregister", pb.CudaSharedMemoryUnregisterRequest(), {"all", "regions"}),
     ("LogSettings", pb.LogSettingsRequest(), {"all", "read", "control"}),
-    ("LogSettings", pb.LogSettingsRequest(settings={"log_info": {"bool_param": True}}), {"all", "control"}),
+    ("LogSettings", pb.LogSettingsRequest(settings={"log_info": {"bool_param": True}}), {"all"}),
+    ("TraceSetting", pb.TraceSettingRequest(settings={"trace_rate": {"value": ["1000"]}}), {"all"}),
 ]
 
 
@@ -346,6 +350,44 @@ def test_bytes_that_came_are_owed(quotas):
     assert 'nerite_token_requests_total{outcome="limited",token="bytes"} 1' in text
 
 
+def test_messages_that_come_at_once_cannot_use_the_same_bytes(launcher):
+    count = 200_000
+    body = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [count], "data": [1] * count}]})
+    raw = np.ones(1 << 20, np.float32).tobytes()
+    large = pb.ModelInferRequest(model_name="identity_fp32", raw_input_contents=[raw])
+    large.inputs.add(name="INPUT0", datatype="FP32", shape=[1 << 20])
+    rules = "bytes_per_second = 1000"
+    with guarded(launcher, "booked", "\n".join(token(name, '["infer"]', rules) for name in ("one", "two", "broken"))) as server:
+        found = []
+
+        def over_http() -> None:
+            found.append(http_call(server.http, "POST", "/v2/models/identity_fp32/infer", body, bearer("one")))
+
+        def over_grpc() -> None:
+            with grpc_channel(server.grpc) as channel:
+                try:
+                    service_stub(channel).ModelInfer(large, metadata=(("authorization", "Bearer two-secret"),))
+                    found.append("OK")
+                except grpc.RpcError as error:
+                    found.append(error.code().name)
+
+        for call in (over_http, over_grpc):
+            threads = [threading.Thread(target=call) for _ in range(20)]
+            [thread.start() for thread in threads]
+            [thread.join() for thread in threads]
+        assert sorted(one.status for one in found[:20]) == [200] + [429] * 19
+        assert all(int(one.headers["retry-after"]) <= 3601 for one in found[:20] if one.status == 429)
+        assert sorted(found[20:]) == ["OK"] + ["RESOURCE_EXHAUSTED"] * 19, found[20:]
+        # What was announced and did not come is given back.
+        host, port = server.http.split(":")
+        with socket.create_connection((host, int(port))) as opened:
+            head = "POST /v2/models/identity_fp32/infer HTTP/1.1\r\nhost: x\r\nauthorization: Bearer broken-secret\r\n"
+            opened.sendall(f"{head}content-length: 2000000\r\n\r\n{{".encode())
+            time.sleep(1)
+            assert infer(server.http, "broken").status == 429
+        eventually(lambda: infer(server.http, "broken").status == 200)
+
+
 # ------------------------------------------------------------------------------------------ the file
 
 
@@ -372,6 +414,37 @@ def test_a_changed_file_is_in_force_and_a_broken_one_is_not(launcher):
             assert infer(server.http, "old").status == 401
             with pytest.raises(InferenceServerException, match="token is not known"):
                 model(array)
+
+
+def test_a_copy_that_a_full_disk_cut_revokes_nothing(launcher):
+    with guarded(launcher, "emptied", token("old", EVERYTHING)) as server:
+        put(server.tokens, "")
+        eventually(lambda: "the file has no [[token]]" in server.log_text())
+        assert infer(server.http, "old").status == 200, "the rules before it are kept"
+        text = http_call(server.metrics, "GET", "/metrics", headers=bearer("old")).ok().body.decode()
+        assert "nerite_token_file_current 0" in text
+        put(server.tokens, "token = []\n")
+        eventually(lambda: infer(server.http, "old").status == 401)
+
+
+def test_an_empty_file_ends_the_start(launcher, tmp_path):
+    if launcher.oracle:
+        pytest.skip("2.51 has no tokens")
+    path = tmp_path / "tokens.toml"
+    path.touch()
+    with pytest.raises(RuntimeError, match="the file has no ..token.."), launcher.running("empty", f"--access-tokens-file={path}"):
+        pass
+
+
+def test_a_fifo_in_the_place_of_the_file_ends_no_rereading(launcher):
+    with guarded(launcher, "piped", token("old", EVERYTHING)) as server:
+        server.tokens.unlink()
+        os.mkfifo(server.tokens)
+        eventually(lambda: "it is no regular file" in server.log_text())
+        assert infer(server.http, "old").status == 200, "the rules before it are kept"
+        put(server.tokens, token("new", EVERYTHING))
+        eventually(lambda: infer(server.http, "new").status == 200)
+        assert infer(server.http, "old").status == 401
 
 
 def test_a_faulty_file_ends_the_start(launcher, tmp_path):
@@ -410,7 +483,8 @@ def test_changes_are_audited(launcher):
     with guarded(launcher, "audited", FILE) as server:
         http_call(server.http, "POST", "/v2/repository/models/simple/unload", "{}", bearer("control")).ok()
         http_call(server.http, "POST", "/v2/repository/models/no%0Asuch/load", "{}", bearer("all"))
-        http_call(server.http, "POST", "/v2/logging", {"log_verbose_level": 0}, bearer("control")).ok()
+        http_call(server.http, "POST", "/v2/logging", {"log_verbose_level": 0}, bearer("all")).ok()
+        assert http_call(server.http, "POST", "/v2/logging", {"log_info": False}, bearer("control")).status == 403
         http_call(server.http, "POST", "/v2/repository/models/simple/load", "{}", bearer("read"))
         http_call(server.http, "POST", f"/v2/repository/models/{'m' * 3000}/unload", "{}", bearer("all"))
         http_call(server.http, "POST", "/v2/models/identity_fp32/trace/setting", {"trace_rate": "5"}, bearer("all")).ok()
@@ -430,6 +504,7 @@ def test_changes_are_audited(launcher):
         for part in (
             f"audit: token control, {user}: unload model \\\"simple\\\": done",
             f"audit: token all, {user}: load model \\\"no%0Asuch\\\": refused: ",
+            f"audit: token all, {user}: change the log settings: ",
             f"audit: token control, {user}: change the log settings: ",
             f"audit: token read, {user}: a change (model-repository): refused: Permission denied",
             f"audit: token read, {user}: a change (logging): refused: Permission denied",
@@ -439,6 +514,73 @@ def test_changes_are_audited(launcher):
         ):
             assert sum(part in line for line in lines) == 1, (part, lines)
         assert not any("(inference)" in line or len(line) > 1500 for line in lines), lines
+
+
+def test_changes_of_regions_are_audited_whoever_makes_them(launcher, tmp_path):
+    """Over HTTP, gRPC and a session, and by the operator's tool, also after a client has turned the log off."""
+    key = f"/nerite_audited_{os.getpid()}"
+    system, session = shm.create_shared_memory_region("audited", key, 64), f"--session-socket={launcher.scratch / 'dropped.sock'}"
+    with guarded(launcher, "dropped", FILE) as server:
+        http_call(server.http, "POST", "/v2/logging", {"log_info": False}, bearer("all")).ok()
+        try:
+            body = {"key": key, "byte_size": 64}
+            for name in ("one", "two"):
+                http_call(server.http, "POST", f"/v2/systemsharedmemory/region/{name}/register", body, bearer("regions")).ok()
+            http_call(server.http, "POST", "/v2/systemsharedmemory/region/two/unregister", "", bearer("regions")).ok()
+            with grpc_channel(server.grpc) as channel:
+                metadata = (("authorization", "Bearer regions-secret"),)
+                unregister = pb.SystemSharedMemoryUnregisterRequest(name="one")
+                service_stub(channel).SystemSharedMemoryUnregister(unregister, metadata=metadata)
+            http_call(server.http, "POST", "/v2/systemsharedmemory/region/three/register", body, bearer("regions")).ok()
+            for words in (["drop", "three"], ["drop", "three"], ["drop", "--all"], ["drop", "--session", "4000000000"]):
+                subprocess.run([servers.nerite_binary(), "shm", *words, session], capture_output=True, timeout=60)
+        finally:
+            shm.destroy_shared_memory_region(system)
+        lines = [line for line in server.log_text().splitlines() if "audit: " in line]
+        user = f"user {os.geteuid()}"
+        for part in (
+            f'audit: token regions, {user}: register region \\"one\\" over \\"{key}\\": 64 bytes at 0: done',
+            f'audit: token regions, {user}: unregister system region \\"two\\": done',
+            f'audit: token regions, {user}: unregister system region \\"one\\": done',
+            f'audit: token -, {user}: as operator: unregister region \\"three\\": done',
+            f'audit: token -, {user}: as operator: unregister region \\"three\\": refused: Not found: ',
+            f"audit: token -, {user}: as operator: unregister all regions that belong to no session: done",
+            f"audit: token -, {user}: as operator: end session 4000000000: refused: Not found: ",
+        ):
+            assert sum(part in line for line in lines) == 1, (part, lines)
+
+
+def test_no_client_turns_audit_lines_off(launcher):
+    off = {"log_info": False, "log_warning": False, "log_error": False}
+    with guarded(launcher, "unsilenced", FILE) as server:
+        http_call(server.http, "POST", "/v2/logging", off, bearer("all")).ok()
+        http_call(server.http, "POST", "/v2/repository/models/simple/unload", "{}", bearer("control")).ok()
+        for _ in range(20):
+            http_call(server.http, "POST", "/v2/repository/models/simple/load", "{}", bearer("read"))
+            http_call(server.http, "POST", "/v2/logging", off, bearer("wrong"))
+        with grpc_channel(server.grpc) as channel, pytest.raises(grpc.RpcError):
+            metadata = (("authorization", "Bearer wrong-secret"),)
+            service_stub(channel).LogSettings(pb.LogSettingsRequest(), metadata=metadata)
+        http_call(server.http, "GET", "/v2/logging", None, bearer("wrong"))
+        user = f"user {os.geteuid()}"
+
+        def count(part: str) -> int:
+            return sum(f"audit: token {part}" in line for line in server.log_text().splitlines())
+
+        assert count(f"all, {user}: change the log settings: ") == 1
+        assert count(f"control, {user}: unload model \\\"simple\\\": done") == 1
+        assert count(f"read, {user}: a change (model-repository): refused: Permission denied") == 5
+        assert count(f"(unknown), {user}: a change (logging): refused: Unauthenticated") == 5
+        assert count(f"(unknown), {user}: a call that may be a change (logging): refused: Unauthenticated") == 1
+        # The rest is counted, and the count is written even now.
+        eventually(lambda: "15 times more within 10 s: audit: token (unknown)" in server.log_text(), 25)
+
+
+def test_without_information_in_the_log_there_are_no_audit_lines_of_what_was_done(launcher):
+    with guarded(launcher, "uninformed", FILE, "--log-info=false") as server:
+        http_call(server.http, "POST", "/v2/logging", {"log_info": True}, bearer("all")).ok()
+        http_call(server.http, "POST", "/v2/repository/models/simple/unload", "{}", bearer("control")).ok()
+        assert "audit: " not in server.log_text()
 
 
 SLOW = "import time\n\n\nclass TritonPythonModel:\n    def initialize(self, args):\n        time.sleep(2)\n"
@@ -537,6 +679,7 @@ def requests_of_all_kinds(server) -> None:
         assert list(service_stub(channel).ModelStreamInfer(iter([large]), metadata=metadata))[0].error_message
         stream = iter([request("one"), request("two"), request("three", "simple")])
         assert len(list(service_stub(channel).ModelStreamInfer(stream, metadata=metadata))) == 3
+        service_stub(channel).ModelMetadata(pb.ModelMetadataRequest(name="identity_fp32"), metadata=metadata)
     with nerite.connect(f"unix:{server.session}", token="all-secret") as client:
         model = client.model("identity_fp32")
         for _ in range(3):
@@ -547,7 +690,7 @@ def requests_of_all_kinds(server) -> None:
 WITHOUT_TIME = [
     "protocol=http peer={user} token=all call=inference model=identity_fp32 request_id=\"over\\u000ahttp\" status=200 bytes_in=4 bytes_out=4 us=",
     "protocol=http peer={user} token=read call=inference status=403 bytes_in=0 bytes_out=0 us=",
-    "protocol=http peer={user} token=all call=metadata status=404 bytes_in=0 bytes_out=0 us=",
+    "protocol=http peer={user} token=all call=metadata model=nobody status=404 bytes_in=0 bytes_out=0 us=",
     "protocol=http peer={user} token=read call=statistics status=405 bytes_in=0 bytes_out=0 us=",
     "protocol=http peer={user} token=all call=inference model=nobody status=404 bytes_in=0 bytes_out=0 us=",
     "protocol=http peer={user} token=read call=model-repository status=200 bytes_in=0 bytes_out=0 us=",
@@ -557,6 +700,7 @@ WITHOUT_TIME = [
     "protocol=grpc peer={user} token=infer call=inference model=identity_fp32 request_id=one status=0 bytes_in=8 bytes_out=8 us=",
     "protocol=grpc peer={user} token=infer call=inference model=identity_fp32 request_id=two status=0 bytes_in=8 bytes_out=8 us=",
     "protocol=grpc peer={user} token=infer call=inference model=simple request_id=three status=7 bytes_in=0 bytes_out=0 us=",
+    "protocol=grpc peer={user} token=infer call=metadata model=identity_fp32 status=0 bytes_in=0 bytes_out=0 us=",
     "protocol=session peer={user} token=all call=metadata status=0 bytes_in=0 bytes_out=0 us=",
     "protocol=session peer={user} token=all call=inference model=identity_fp32 status=0 bytes_in=0 bytes_out=0 us=",
     "protocol=metrics peer={user} token=read call=statistics status=200 bytes_in=0 bytes_out=0 us=",
@@ -613,6 +757,44 @@ def test_without_tokens_there_are_lines_as_well(launcher):
     with launcher.running("tokenless_lines", *flags, repository=launcher.copy_of("tokenless_lines", "identity_fp32")) as server:
         http_infer(server.http, "identity_fp32", ONE).ok()
         eventually(lambda: "token=- call=inference model=identity_fp32 status=200 bytes_in=4 bytes_out=4" in server.log_text())
+
+
+def test_lines_of_requests_are_written_without_other_information(launcher):
+    if launcher.oracle:
+        pytest.skip("2.51 has no such lines")
+    repository = launcher.copy_of("silent_lines", "identity_fp32")
+    with launcher.running("silent_lines", "--log-access=true", "--log-info=false", repository=repository) as server:
+        off = json.dumps({"log_info": False, "log_warning": False, "log_error": False})
+        http_call(server.http, "POST", "/v2/logging", off).ok()
+        http_infer(server.http, "identity_fp32", {**ONE, "id": "afterwards"}).ok()
+        eventually(lambda: "request_id=afterwards status=200" in server.log_text())
+
+
+def test_the_line_of_a_client_that_goes_in_the_middle_of_its_body_has_no_status(launcher):
+    if launcher.oracle:
+        pytest.skip("2.51 has no such lines")
+    with launcher.running("gone_lines", "--log-access=true", repository=launcher.copy_of("gone_lines", "identity_fp32")) as server:
+        host, _, port = server.http.rpartition(":")
+
+        def send(path: str, headers: str, body: str) -> socket.socket:
+            client = socket.create_connection((host, int(port)), timeout=60)
+            client.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n\r\n{body}".encode())
+            return client
+
+        def line_of(path: str) -> str:
+            found = []
+            eventually(lambda: found.extend(line for line in server.log_text().splitlines() if path in line and "access: " in line) or found)
+            return found[0]
+
+        for model in ("infer", "generate"):
+            path = f"/v2/models/identity_fp32/{model}"
+            send(path, "Content-Length: 1000", "{").close()
+            assert "call=inference" in line_of(path) and " status=" not in line_of(path)
+        # This one is still there, and gets its answer.
+        path = "/v2/models/identity_fp32/versions/1/infer"
+        with send(path, "Transfer-Encoding: chunked", "no number\r\n") as client:
+            assert client.recv(4096).startswith(b"HTTP/1.1 400")
+        assert " status=400 " in line_of(path)
 
 
 def test_a_verbose_log_has_the_lines_as_long_as_it_is_that_verbose(launcher):

@@ -119,6 +119,40 @@ def test_a_negative_dimension_over_grpc(stub, shape):
         stub.ModelInfer(request)
 
 
+# What is wrong beside the second INPUT1, with the error that it has alone.
+FORMS = [
+    (pb.ModelInferRequest.InferInputTensor(
+        datatype="INT32", shape=[1, 16], parameters={"shared_memory_region": pb.InferParameter(string_param="r")}),
+     "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor 'INPUT1'"),
+    (pb.ModelInferRequest.InferInputTensor(datatype="INT32", shape=[1, 16]),
+     "unable to find data for input tensor 'INPUT1' for model 'simple' in request."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "alone"), FORMS)
+def test_an_input_that_comes_twice_is_the_error_whatever_its_form_over_grpc(stub, form, alone):
+    request = pb.ModelInferRequest(model_name="simple")
+    for name in ("INPUT0", "INPUT1"):
+        request.inputs.add(name=name, datatype="INT32", shape=[1, 16]).contents.int_contents.extend(SIXTEEN)
+    request.inputs.add(name="INPUT1").MergeFrom(form)
+    for order in ([0, 1, 2], [0, 2, 1], [2, 1, 0]):
+        twice = pb.ModelInferRequest(model_name="simple", inputs=[request.inputs[at] for at in order])
+        with grpc_refuses("INVALID_ARG", NO_ID + "input 'INPUT1' already exists in request"):
+            stub.ModelInfer(twice)
+    once = pb.ModelInferRequest(model_name="simple", inputs=[request.inputs[0], request.inputs[2]])
+    with grpc_refuses("INVALID_ARG", alone):
+        stub.ModelInfer(once)
+
+
+def test_an_input_that_comes_twice_is_the_error_whatever_the_form_of_an_output_over_grpc(stub):
+    request = pb.ModelInferRequest(model_name="simple")
+    for name in ("INPUT0", "INPUT1", "INPUT1"):
+        request.inputs.add(name=name, datatype="INT32", shape=[1, 16]).contents.int_contents.extend(SIXTEEN)
+    request.outputs.add(name="OUTPUT0").parameters["shared_memory_region"].string_param = "r"
+    with grpc_refuses("INVALID_ARG", NO_ID + "input 'INPUT1' already exists in request"):
+        stub.ModelInfer(request)
+
+
 HUGE = [
     [2**62, 4],
     [2**62, 2],

@@ -444,7 +444,8 @@ def test_ten_times_too_much_is_refused_quickly_and_costs_no_memory(launcher):
             growths.append(resident(server.pid) - before)
             refusal_s = (processor_seconds(server.pid) - used - answer_s * len(served)) / len(refused)
             print(f"{1e6 * refusal_s:.0f} µs of the server's processor time for a refusal, {1e6 * answer_s:.0f} µs for an answer alone")
-            # The forty clients share this test's processor time, so the times are printed and not bounded.
+            # The forty clients share this test's processor time, so the times are printed and not bounded. That an accepted request waits only for
+            # those accepted before it is asserted on a simulated clock: crates/schedule/tests/simulator/overload.rs.
             for what, times in (("served", served), ("refused", refused)):
                 print(f"{len(times)} {what}, median {1000 * times[len(times) // 2]:.0f} ms, longest {1000 * times[-1]:.0f} ms")
             print(f"{metric(server, SERVED_MOST) / 1000:.0f} ms for those served by the server's clock")

@@ -39,6 +39,7 @@ def compiled_server(request: pytest.FixtureRequest, launcher):
     put(repository, "c_count_too", "count")
     put(repository, "c_memory", "memory", more="instance_group { kind: KIND_CPU count: 2 }")
     put(repository, "c_fail", "fail")
+    put(repository, "c_answer_error", "answer_error")
     put(repository, "c_refuse", "refuse")
     put(repository, "c_repeat", "repeat", datatype="INT32", more=DECOUPLED)
     put(repository, "c_instances", more="instance_group { kind: KIND_CPU count: 3 }")
@@ -47,7 +48,7 @@ def compiled_server(request: pytest.FixtureRequest, launcher):
     with serving(launcher, name, repository, *flags) as found:
         if not launcher.oracle:
             # One for each instance of the models that are isolated.
-            assert len(workers_of(found)) == (17 if is_isolated else 0)
+            assert len(workers_of(found)) == (18 if is_isolated else 0)
         yield found
 
 
@@ -150,17 +151,24 @@ def test_a_configuration_is_completed(compiled_client):
     assert (only["name"], only["datatype"], [int(one) for one in only["shape"]]) == ("IN", "FP32", [4])
 
 
-def test_statistics_are_those_that_the_backend_reports(compiled_client):
+@pytest.mark.parametrize(("model", "more"), [("c_add_sub", [3, 3, 3, 0]), ("c_fail", [0, 3, 0, 3]), ("c_answer_error", [3, 3, 3, 0])])
+def test_statistics_are_those_that_the_backend_reports(compiled_client, model, more):
+    """An error that the backend answers with is a failure if the backend says so."""
+
     def counts():
-        (one,) = compiled_client.statistics("c_add_sub")
+        (one,) = compiled_client.statistics(model)
         stats = one["inference_stats"]
         return [int(one["inference_count"]), int(one["execution_count"]), int(stats["success"]["count"]), int(stats["fail"]["count"])]
 
     before = counts()
     for _ in range(3):
-        compiled_client.infer("c_add_sub", [fp32("IN", [5]), fp32("IN1", [1])])
+        if more[3] or model == "c_answer_error":
+            with refuses("INVALID_ARG", "fails on purpose"):
+                compiled_client.infer(model, [fp32("IN", [5])])
+        else:
+            compiled_client.infer(model, [fp32("IN", [5]), fp32("IN1", [1])])
     deadline = time.monotonic() + 60
-    expected = [number + 3 for number in before[:3]] + before[3:]
+    expected = [number + one for number, one in zip(before, more, strict=True)]
     # The backend reports after it has answered.
     while counts() != expected and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -15,8 +15,8 @@ from python_setup import do, said
 from regions import registered
 from test_decoupled import Stream
 
-MODELS = ("py_identity", "py_strings", "py_types", "py_add_sub", "py_batching", "py_deeds", "py_decoupled")
-WRONG = "Failed to process the request(s) for model 'py_deeds_0', message: "
+MODELS = ("py_identity", "py_strings", "py_types", "py_add_sub", "py_batching", "py_actions", "py_decoupled")
+WRONG = "Failed to process the request(s) for model 'py_actions_0', message: "
 
 
 @contextlib.contextmanager
@@ -75,8 +75,8 @@ def test_models_answer(python):
 
 def test_errors_of_a_model_are_reported(python):
     with refuses("INTERNAL", WRONG + "RuntimeError: this model does not want to"):
-        do(python, "py_deeds", "raise_")
-    assert said(do(python, "py_deeds", "ok", "as before")) == "as before"
+        do(python, "py_actions", "raise_")
+    assert said(do(python, "py_actions", "ok", "as before")) == "as before"
 
 
 def test_tensors_lie_in_regions(python):

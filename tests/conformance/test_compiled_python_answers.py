@@ -17,7 +17,7 @@ from test_python_answers import (  # noqa: F401
     test_what_execute_must_not_do,
 )
 
-MODELS = ("py_deeds", "py_senders", "py_sleeping")
+MODELS = ("py_actions", "py_senders", "py_sleeping")
 
 
 @pytest.fixture(scope="module")

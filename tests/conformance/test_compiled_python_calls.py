@@ -26,7 +26,7 @@ from test_python_calls import (  # noqa: F401
     test_what_the_other_model_sees_of_the_request,
 )
 
-MODELS = ("py_identity", "py_strings", "py_deeds", "py_decoupled", "py_facts", "py_asking", "py_asking_coroutine")
+MODELS = ("py_identity", "py_strings", "py_actions", "py_decoupled", "py_facts", "py_asking", "py_asking_coroutine")
 
 
 @contextlib.contextmanager
@@ -56,5 +56,5 @@ def python_server(launcher):
 @pytest.fixture(scope="module")
 def controlled(launcher):
     flags = ["--model-control-mode=explicit", "--load-model=py_asking"]
-    with serving(launcher, "compiled_control", ("py_asking", "py_identity", "py_deeds"), *flags) as found:
+    with serving(launcher, "compiled_control", ("py_asking", "py_identity", "py_actions"), *flags) as found:
         yield found

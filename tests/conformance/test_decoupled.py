@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+import python_catalogue
 from clients import TIMEOUT_S, GrpcClient, HttpClient, RequestedOutput, differs, fp32, grpc_channel, http_call, int32, refuses, service_stub, text
 from python_setup import serving, strings
 from regions import registered
@@ -329,3 +330,21 @@ def test_a_session_gets_every_response(launcher, tmp_path):
             assert next(responses).SAID[0] == b"x"
             responses.close()
             assert said("send(text('after'), FINAL)") == ["after"]
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_the_log_names_the_model_that_holds_the_exit(launcher, leaves):
+    """A thread of a model that sends alone may send for ever. The server waits for it as long as for any other request."""
+    repository = launcher.copy_of(f"held_{time.monotonic_ns()}")
+    python_catalogue.put(repository, python_catalogue.named(MODEL))
+    with launcher.running(repository.name, "--exit-timeout-secs=2", repository=repository) as server, grpc_channel(server.grpc) as channel:
+        stream = Stream(channel).send("self.kept.append(sender); send(text('begun'))")
+        assert stream.next() == ["begun"]
+        if leaves:
+            stream.sent.put(None)
+            stream.call.cancel()
+        server.process.terminate()
+        assert server.process.wait(TIMEOUT_S) == 1
+        log = server.log_text()
+        assert "Exit timeout expired. Exiting immediately." in log
+        assert f"still waited for model '{MODEL}' (version 1) with 1 in-flight inferences. A longer --exit-timeout-secs" in log, log

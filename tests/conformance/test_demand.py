@@ -1,5 +1,7 @@
 """Are models loaded by their first request, and do they leave as the rules say (control mode `demand`)?"""
 
+import gzip
+import json
 import socket
 import threading
 import time
@@ -7,7 +9,7 @@ import urllib.request
 
 import grpc
 import pytest
-from clients import fp32, grpc_channel, open_client, pb, refuses, service_stub, text
+from clients import fp32, grpc_channel, http_call, open_client, pb, refuses, service_stub, text
 from python_setup import PATIENT, said
 from test_updates import CONFIG, WHO, groups
 
@@ -129,6 +131,20 @@ def test_pinned_models_stay_and_what_never_fits_is_refused(server, client):
         client.infer("nobody", [fp32("INPUT0", [1])])
 
 
+def test_a_model_with_a_configuration_that_was_sent_stays(server, client):
+    tensor = {"data_type": "TYPE_FP32", "dims": [-1]}
+    config = {"backend": "identity", "input": [{"name": "INPUT0", **tensor}], "output": [{"name": "OUTPUT0", **tensor}]}
+    client.load(MODELS[0], {"config": json.dumps(config)})
+    for model in MODELS:
+        infer(client, model)
+    assert up(client) == {"pinned", MODELS[0], *MODELS[-(ROOM - 1) :]}
+    # Loaded from its repository, it may leave again.
+    client.load(MODELS[0])
+    for model in MODELS[1:]:
+        infer(client, model)
+    assert up(client) == {"pinned", *MODELS[-ROOM:]}
+
+
 def test_a_model_with_a_request_in_flight_does_not_leave(server, client):
     infer(client, MODELS[0])
     running = threading.Thread(target=infer, args=(client, "busy"))
@@ -202,6 +218,33 @@ def test_a_request_waits_for_its_model_until_its_deadline(server):
         said(client.infer("slow", [text("ASKED", [b"who"])]))
 
 
+@pytest.mark.parametrize("content", ["identity", "gzip"])
+def test_a_request_over_http_waits_for_its_model_until_its_timeout(server, content):
+    """The timeout is in the body, which may be compressed."""
+    body = json.dumps({"inputs": [{"name": "ASKED", "datatype": "BYTES", "shape": [1], "data": ["who"]}], "parameters": {"timeout": 200_000}}).encode()
+    headers = {} if content == "identity" else {"Content-Encoding": content}
+    began = time.monotonic()
+    answer = http_call(server.http, "POST", "/v2/models/slow/infer", gzip.compress(body) if headers else body, headers)
+    assert (answer.status, answer.error) == (503, "Request timeout expired") and time.monotonic() - began >= 0.2
+    assert metric(server, "nerite_demand_loads_total") == 0, "it was loaded too soon to tell"
+    wait_until(lambda: metric(server, "nerite_demand_loads_total") == 1)
+    with open_client("http", server) as client:
+        said(client.infer("slow", [text("ASKED", [b"who"])], parameters={"timeout": 60_000_000}))
+
+
+def test_a_request_over_grpc_waits_for_its_model_until_its_timeout(server):
+    given = pb.ModelInferRequest.InferInputTensor(name="ASKED", datatype="BYTES", shape=[1])
+    request = pb.ModelInferRequest(model_name="slow", inputs=[given], raw_input_contents=[b"\x03\0\0\0who"])
+    request.parameters["timeout"].int64_param = 200_000
+    with grpc_channel(server.grpc) as channel:
+        with pytest.raises(grpc.RpcError) as caught:
+            service_stub(channel).ModelInfer(request)
+        assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.UNAVAILABLE, "Request timeout expired")
+        answers = list(service_stub(channel).ModelStreamInfer(iter([request])))
+        assert [answer.error_message for answer in answers] == ["Request timeout expired"]
+    assert metric(server, "nerite_demand_loads_total") == 0, "it was loaded too soon to tell"
+
+
 def test_a_stream_waits_for_its_model(server):
     with grpc_channel(server.grpc) as channel:
         def requests():
@@ -260,3 +303,37 @@ def test_a_broken_model_fails_its_request_alone(server, client):
     infer(client, MODELS[0])
     with open_client("http", server) as other:
         assert other.call("GET", "/v2/health/ready").status == 200
+
+
+LARGE = """\
+import numpy
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.kept = numpy.ones(50 << 20, numpy.uint8)
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("SAID", pb_utils.get_input_tensor_by_name(one, "ASKED").as_numpy())]) for one in requests]
+"""
+
+
+def test_what_models_were_measured_to_need_counts(launcher, tmp_path):
+    """Four Python models whose files have a few hundred bytes, and whose processes have more than 50 MiB each."""
+    if launcher.oracle or any(launcher.urls):
+        pytest.skip("2.51 has no such mode")
+    large = [f"large_{at}" for at in range(4)]
+    for model in large:
+        (tmp_path / model / "1").mkdir(parents=True)
+        (tmp_path / model / "1" / "model.py").write_text(LARGE)
+        (tmp_path / model / "config.pbtxt").write_text(CONFIG % model + groups(1))
+    room = 140 << 20
+    with launcher.running("demand_measured", PATIENT, "--model-control-mode=demand", f"--models-max-bytes={room}", repository=tmp_path) as server:
+        with open_client("http", server) as client:
+            for model in large:
+                assert said(client.infer(model, [text("ASKED", [b"who"])])) == "who"
+            # Their files would all fit. When the last one came, the others left until two of them fitted at most.
+            assert large[-1] in up(client) and len(up(client)) <= 3
+            assert metric(server, "nerite_demand_evictions_total") >= 1
+            assert metric(server, "nerite_demand_models_bytes") > 50 << 20

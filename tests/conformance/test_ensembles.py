@@ -48,6 +48,18 @@ PARTS = {
     "broken": MODEL.replace("    def execute", '    def initialize(self, args):\n        raise ValueError("no way")\n\n    def execute'),
 }
 
+# Three outputs, each with values of its own.
+PAIR = """\
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        values = [pb_utils.get_input_tensor_by_name(request, "IN").as_numpy() for request in requests]
+        makes = {"OUT": lambda value: value + 1, "OUT2": lambda value: value * 10, "OUT3": lambda value: value * 100}
+        return [pb_utils.InferenceResponse([pb_utils.Tensor(name, make(value)) for name, make in makes.items()]) for value in values]
+"""
+
 # Answers with the first input that it ever got.
 KEEPS = """\
 import triton_python_backend_utils as pb_utils
@@ -440,6 +452,25 @@ def test_ensembles_stay_up_when_one_cannot_be_made_of_itself(own_ensembles):
         with refuses("INVALID_ARG", "load failed for model 'plus': circular dependency between ensembles: "):
             client.load("plus", {"config": json_config("plus", "second")})
         assert numbers(client.infer("second", [row(1)])) == [2]
+
+
+def test_outputs_of_a_step_are_found_whatever_their_order(own_ensembles):
+    """The model lists its outputs in one order, and after a load in another. The ensemble does not use the first of them."""
+    pair, tensor = own_ensembles.repository, {"data_type": "TYPE_FP32", "dims": [-1]}
+    names = ("OUT3", "OUT2", "OUT")
+    put_part(pair, "pair", PAIR, outputs=names)
+    put_ensemble(pair, "paired", "pair IN=IN OUT=x OUT2=OUT2", "plus IN=x OUT=OUT", outputs=("OUT2", "OUT"))
+    outputs = [{"name": name, **tensor} for name in reversed(names)]
+    reordered = {"backend": "python", "input": [{"name": "IN", **tensor}], "output": outputs}
+    with open_client("http", own_ensembles) as client:
+        client.load("paired")
+        for config_of_pair in (None, json.dumps(reordered)):
+            if config_of_pair is not None:
+                client.load("pair", {"config": config_of_pair})
+            reply = client.infer("paired", [row(1)])
+            assert (numbers(reply), numbers(reply, "OUT2")) == ([3], [10])
+            reply = client.infer("paired", [row(1)], [RequestedOutput("OUT2")])
+            assert numbers(reply, "OUT2") == [10]
 
 
 @differs("2.51 has no bound", run=False)

@@ -45,11 +45,20 @@ FAULTS = [
     ("identity_fp32", SIMPLE | {"parameters": 5}, "INTERNAL",
      "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as object"),
     ("identity_fp32", SIMPLE | {"parameters": {"y": [1]}}, "INVALID_ARG", "Converting keyword: 'parameters': "),
+    ("identity_fp32", SIMPLE | {"parameters": {"parameters": {"a": 1}}}, "INVALID_ARG",
+     "Converting keyword: 'parameters': parameter 'parameters' has invalid type."),
     ("fixed_fp32", {"INPUT0": [1, 2, 3]}, "INVALID_ARG",
      "The schema can not convert input 'INPUT0' to tensor with proper shape"),
     ("nobody", SIMPLE, "NOT_FOUND", "Request for unknown model: 'nobody' is not found"),
     ("identity_fp32", {}, "INVALID_ARG", "[request id: <id_unknown>] expected 1 inputs but got 0 inputs for model"),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("body", ['{"INPUT0":1,"INPUT0":2}', '{"parameters":{"INPUT0":5},"INPUT0":1}'])
+def test_an_input_given_twice(server, body, stream):
+    answer = generate(server, "identity_fp32", body, stream=stream)
+    answer.refused("INVALID_ARG", "[request id: <id_unknown>] input 'INPUT0' already exists in request")
 
 
 @pytest.mark.parametrize(("model", "body", "code", "message"), FAULTS)

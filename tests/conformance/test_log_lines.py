@@ -1,6 +1,7 @@
 """Can a program read the log, and does a line that repeats leave room for others?"""
 
 import json
+import os
 import time
 
 import numpy as np
@@ -67,3 +68,55 @@ def test_the_format_changes_while_the_server_runs(server):
     http_call(server.http, "POST", "/v2/repository/models/somebody/load", {})
     assert server.log_text().splitlines()[-1].startswith("E")
     assert change("json").ok().json["log_format"] == "json"
+
+
+def test_lines_that_differ_by_a_name_only_are_bounded_and_summed_up(server):
+    for at in range(400):
+        http_call(server.http, "POST", f"/v2/repository/models/{at}{'%01' * 1000}/load", "{}")
+
+    def faults() -> list[str]:
+        # The test before has left a line in another format.
+        found = [json.loads(line) for line in server.log_text().splitlines() if line.startswith("{")]
+        return [line["message"] for line in found if line["level"] in ("error", "warning") and "%01%01" in line["message"]]
+
+    assert 10 < len(faults()) <= 200 and sum(map(len, faults())) < 300_000, len(faults())
+    deadline = time.monotonic() + 2 * WINDOW_S + 5
+    while not any("lines like those before are left out" in message for message in faults()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    summary = next(message for message in faults() if "lines like those before are left out" in message)
+    assert int(summary.split()[0]) >= 200 and len(summary) < 1000, summary
+
+
+def test_a_fifo_that_nobody_reads_ends_the_start(launcher, tmp_path):
+    if launcher.oracle:
+        pytest.skip("2.51 waits for a reader without a word")
+    pipe = tmp_path / "log"
+    os.mkfifo(pipe)
+    with pytest.raises(RuntimeError, match="failed to open log file '.*': it is a FIFO that nobody reads") as caught:
+        with launcher.running("unread_fifo", f"--log-file={pipe}"):
+            pass
+    assert "the server ended" in str(caught.value)
+
+
+def test_a_log_that_is_renamed_goes_on_in_a_new_file(launcher, tmp_path):
+    """What logrotate does, without a signal."""
+    if launcher.oracle:
+        pytest.skip("2.51 goes on in the old file")
+    log, old = tmp_path / "log", tmp_path / "log.1"
+    flags = [f"--log-file={log}", "--model-control-mode=explicit"]
+    with launcher.running("rotated", *flags, repository=launcher.copy_of("rotated", "identity_fp32")) as server:
+        for round in range(2):
+            log.rename(old)
+            before = old.read_text()
+            deadline = time.monotonic() + 10
+            number = 0
+            while not log.exists():
+                assert time.monotonic() < deadline
+                number += 1
+                http_call(server.http, "POST", f"/v2/repository/models/none_{round}_{number}/load", "{}")
+                time.sleep(0.2)
+            # The line that was looked up for is in the new file, and nothing is lost.
+            text = old.read_text()[len(before) :] + log.read_text()
+            assert all(f"none_{round}_{at}" in text for at in range(1, number + 1)), text
+            assert f"none_{round}_{number}" in log.read_text()

@@ -23,8 +23,10 @@ ENGINES = {"onnxruntime": servers.onnxruntime_flag, "embedded": lambda: "--onnxr
 EXTERNAL = "weights.data"
 
 
-def put(version: pathlib.Path, factor: float, is_external: bool) -> None:
+def put(version: pathlib.Path, factor: float, is_external: bool, modified_s: float | None = None) -> None:
     """Puts a model that multiplies by a factor in the place of the one that is there."""
+    # Each factor has a time of its own, whatever the steps of the clock are.
+    modified_ns = int((factor if modified_s is None else modified_s) * 1e9)
     version.mkdir(parents=True, exist_ok=True)
     weights = numpy_helper.from_array(np.eye(SIDE, dtype=np.float32) * np.float32(factor), "w")
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
@@ -35,8 +37,7 @@ def put(version: pathlib.Path, factor: float, is_external: bool) -> None:
     half.mkdir()
     save(model, half / "model.onnx", save_as_external_data=is_external, location=EXTERNAL, size_threshold=0)
     for file in half.iterdir():
-        # Each factor has a time of its own, whatever the steps of the clock are.
-        os.utime(file, ns=(int(factor * 1e9), int(factor * 1e9)))
+        os.utime(file, ns=(modified_ns, modified_ns))
         file.rename(version / file.name)
     half.rmdir()
 
@@ -159,3 +160,19 @@ def test_a_file_that_is_replaced_during_the_load_is_noticed(server, repository, 
         assert product(client) == 4, "the version before serves on"
         assert load(server, gate, lambda: None) is None
         assert product(client) == next(factors) - 1
+
+
+@pytest.mark.parametrize("is_external", [False, True], ids=["inline", "external"])
+def test_a_replacement_of_the_same_length_and_time_is_noticed_too(server, repository, is_external):
+    model = repository / "times"
+    put(model / "1", 2, is_external, modified_s=1)
+    gate = Gate(model)
+    changes = iter([3])
+
+    def change_once() -> None:
+        for factor in changes:
+            put(model / "1", factor, is_external, modified_s=1)
+
+    assert load(server, gate, change_once) is None
+    with open_client("http", server) as client:
+        assert product(client) == 3

@@ -93,6 +93,17 @@ def test_samples_are_made_and_outputs_and_times_printed(model):
     assert "finalized after 5.0" in said
 
 
+def test_a_python_without_numpy_is_named_with_the_cure(model, tmp_path):
+    bare = tmp_path / "bare-python3"
+    # Without the folders that packages are installed to.
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
+    bare.chmod(0o755)
+    status, said = run(model(), f"--python={bare}")
+    assert status == 2, said
+    assert f"nerite model run: no Python to run the model: '{bare}'" in said and "without a numpy that can be imported" in said, said
+    assert "-m pip install numpy" in said and "Traceback" not in said, said
+
+
 def test_inputs_are_given_as_json_and_as_files(model, tmp_path):
     np.save(tmp_path / "in.npy", np.array([[1, 2, 3]], np.float64))
     for given in ("[[1, 2, 3]]", f"@{tmp_path / 'in.npy'}"):
@@ -124,7 +135,7 @@ REFUSED = {
     "no file": (["--input=IN=@/nowhere.npy"], "input 'IN' is not an array of FP32: "),
     "lost digits": (["--input=IN=[16777217]"], "input 'IN' has elements that are no FP32: "),
     "no such version": (["--version=7"], "model 'scale' has no version 7 to serve; it has 1"),
-    "no such option": (["--fast"], "'--fast' is no option"),
+    "no such option": (["--fast"], "there is no option '--fast'"),
 }
 
 

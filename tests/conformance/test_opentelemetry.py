@@ -1,8 +1,11 @@
 """Do traces reach a collector of OpenTelemetry as Triton's do?"""
 
+import asyncio
 import contextlib
 import json
+import os
 import re
+import sys
 import time
 import types
 
@@ -15,6 +18,10 @@ from collector import TAKEN, collecting
 from python_setup import PATIENT
 from test_ensembles import put_ensemble, put_part
 from test_tracing import CALLING_MODEL, COMPUTE, GRPC, HTTP, PLUS
+
+sys.path.insert(0, str(servers.ROOT / "python"))
+
+import nerite  # noqa: E402
 
 # A model that answers with what it is told of its trace.
 CONTEXT_MODEL = """\
@@ -46,6 +53,12 @@ def repository(launcher):
     return made
 
 
+@pytest.fixture
+def nerite_only(launcher):
+    if launcher.oracle:
+        pytest.skip("2.51 has no such promise")
+
+
 @contextlib.contextmanager
 def serving(launcher, repository, name, collector, *flags):
     flags = [*FLAGS, f"--trace-config=opentelemetry,url={collector.url}", *flags]
@@ -54,10 +67,13 @@ def serving(launcher, repository, name, collector, *flags):
 
 
 @pytest.fixture(scope="module")
-def traced(launcher, repository):
-    resource = ["--trace-config=opentelemetry,resource=deployment=test", "--trace-config=opentelemetry,resource=service.name=mine"]
-    with collecting() as collector, serving(launcher, repository, "otel", collector, *resource) as server:
-        yield types.SimpleNamespace(server=server, collector=collector)
+def traced(launcher, repository, tmp_path_factory):
+    flags = ["--trace-config=opentelemetry,resource=deployment=test", "--trace-config=opentelemetry,resource=service.name=mine"]
+    socket = tmp_path_factory.mktemp("session") / "socket"
+    if not launcher.oracle:
+        flags.append(f"--session-socket={socket}")
+    with collecting() as collector, serving(launcher, repository, "otel", collector, *flags) as server:
+        yield types.SimpleNamespace(server=server, collector=collector, socket=socket)
 
 
 def infer(server, protocol, model, headers=None, id=""):
@@ -173,6 +189,87 @@ def test_what_is_no_traceparent_is_passed_over(traced, parent):
     assert root.parent == "" and root.trace not in (TRACE, "0" * 32)
 
 
+VALUES = np.array([1.0, 2.5], np.float32)
+
+
+@contextlib.contextmanager
+def connected(traced, way):
+    """The Python client of nerite, over a session or one of the protocols."""
+    if way == "session":
+        made = nerite.connect(f"unix:{traced.socket}")
+    else:
+        made = nerite.connect(f"{way}://{getattr(traced.server, way)}", session_socket=os.devnull)
+    with made as client:
+        assert (client.transport == "session") == (way == "session")
+        yield client
+
+
+def check_trace(traced, parent, state=""):
+    """The next trace is below this span of the client, or a trace of its own."""
+    spans = traced.collector.trace()
+    assert shape(spans) == {"": ["InferRequest"], "InferRequest": ["plus"], "plus": ["compute"]}
+    root = only(spans, "InferRequest")
+    assert (root.parent, {span.state for span in spans}) == (parent, {state})
+    assert (root.trace == TRACE) == bool(parent)
+
+
+WAYS = pytest.mark.parametrize("way", ["session", "http", "grpc"])
+
+
+@pytest.mark.usefixtures("nerite_only")
+@WAYS
+def test_a_call_of_the_python_client_continues_its_trace(traced, way):
+    with connected(traced, way) as client:
+        model = client.model("plus")
+        # Over a session the first call is plain, and the others are prepared.
+        for state in ("a=b", "", "c=d"):
+            assert model(VALUES, trace_parent=PARENT, trace_state=state).OUT.tolist() == [2.0, 3.5]
+            check_trace(traced, SPAN, state=state)
+        model(VALUES)
+        check_trace(traced, "")
+        for more in ({"id": "mine"}, {"parameters": {"a": 1}}, {"timeout": 60}):
+            model(VALUES, trace_parent=PARENT, **more)
+            check_trace(traced, SPAN)
+        model.submit(VALUES, trace_parent=PARENT).result()
+        check_trace(traced, SPAN)
+        with pytest.raises(TypeError, match="trace_parent is a str"):
+            model(VALUES, trace_parent=b"00")
+
+
+@pytest.mark.usefixtures("nerite_only")
+@WAYS
+def test_a_call_of_the_python_client_for_asyncio_continues_its_trace(traced, way):
+    async def calls(model):
+        for trace in ({"trace_parent": PARENT, "trace_state": "a=b"}, {"trace_parent": PARENT}, {}):
+            await model.aio(VALUES, **trace)
+            check_trace(traced, SPAN if trace else "", state=trace.get("trace_state", ""))
+
+    with connected(traced, way) as client:
+        asyncio.run(calls(client.model("plus")))
+
+
+@pytest.mark.usefixtures("nerite_only")
+@pytest.mark.parametrize("way", ["session", "grpc"])
+def test_a_stream_of_the_python_client_continues_its_trace(traced, way):
+    with connected(traced, way) as client:
+        for trace in ({"trace_parent": PARENT, "trace_state": "a=b"}, {}):
+            assert len(list(client.model("plus").stream(VALUES, **trace))) == 1
+            check_trace(traced, SPAN if trace else "", state=trace.get("trace_state", ""))
+
+
+@pytest.mark.usefixtures("nerite_only")
+@WAYS
+def test_what_the_python_client_is_given_and_is_no_traceparent_is_passed_over(traced, way):
+    with connected(traced, way) as client:
+        model = client.model("plus")
+        for parent in (*NO_PARENTS, "", "a\r\nhost: b", "\xe4" * 55):
+            model(VALUES, trace_parent=parent, trace_state="a=b")
+            check_trace(traced, "")
+        for state in ("x" * 513, "a=\n", "\xe4"):
+            model(VALUES, trace_parent=PARENT, trace_state=state)
+            check_trace(traced, SPAN)
+
+
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_python_model_is_told_of_its_span(traced, protocol):
     attributes = infer(traced.server, protocol, "tells", {"traceparent": PARENT})
@@ -250,12 +347,6 @@ def test_a_batch_is_sent_as_soon_as_it_is_full(launcher, repository):
             infer(server, "http", "plus")
         assert len(collector.wait(12)) == 12
         assert all(spans <= 6 for _, _, spans in collector.posts)
-
-
-@pytest.fixture
-def nerite_only(launcher):
-    if launcher.oracle:
-        pytest.skip("2.51 has no such promise")
 
 
 def metric(server, name: str) -> int:

@@ -193,6 +193,7 @@ def test_a_repository_that_is_not_there_leaves_a_server_that_is_not_ready(launch
             assert http_call(server.http, "GET", f"/v2/health/{question}").status == 400
         http_call(server.http, "POST", "/v2/repository/index").refused("UNAVAILABLE", "Server not ready")
         http_call(server.http, "GET", "/v2/models/any/ready").refused("UNAVAILABLE", "Server not ready")
+        assert {"name", "version"} <= http_call(server.http, "GET", "/v2").ok().json.keys()
         for protocol in ("http", "grpc"):
             with open_client(protocol, server) as client:
                 with refuses("UNAVAILABLE", "Server not ready"):
@@ -229,6 +230,35 @@ def test_a_port_that_is_taken(launcher, run, server):
     assert f"failed to start HTTP service: Unavailable - Socket '127.0.0.1:{port}' already in use" in output
 
 
+def test_every_command_says_how_it_is_used_by_either_order_of_words(launcher):
+    if launcher.oracle or not servers.nerite_binary().exists():
+        pytest.skip("asks the program nerite")
+
+    def said(*words: str) -> str:
+        return subprocess.run([servers.nerite_binary(), *words], check=True, capture_output=True, text=True).stdout
+
+    for command in ("serve", "shm", "doctor", "demo", "config", "ready", "top", "model", "completions", "man"):
+        usage = said(command, "--help")
+        assert usage.startswith(f"Usage: nerite {command}"), usage
+        assert said("help", command) == usage
+    assert said("help", "help") == said("help")
+
+
+def test_an_error_that_ends_the_start_is_a_line_of_a_log_of_json(launcher, run, server, tmp_path):
+    if launcher.oracle:
+        pytest.skip("2.51 has no such format")
+    port = server.http.rpartition(":")[2]
+    flags = [*ports()[1:], f"--http-port={port}", "--http-address=127.0.0.1", "--model-control-mode=explicit", "--log-format=json"]
+    status, output = run(*flags)
+    lines = [json.loads(line) for line in output.splitlines()]
+    assert status == 1 and lines[-1]["level"] == "error"
+    assert lines[-1]["message"].startswith("failed to start HTTP service: Unavailable - ")
+    # A person looks at stderr, which is not the log here.
+    status, output = run(*flags, f"--log-file={tmp_path / 'log'}")
+    assert status == 1 and output.startswith("error: failed to start HTTP service: ")
+    assert json.loads((tmp_path / "log").read_text().splitlines()[-1])["message"] == lines[-1]["message"]
+
+
 def test_the_lines_that_scripts_look_for(launcher):
     repository = launcher.copy_of("lines", "identity_fp32")
     with launcher.running("lines", repository=repository) as server:
@@ -243,6 +273,31 @@ def test_the_lines_that_scripts_look_for(launcher):
             "successfully loaded 'identity_fp32'",
         ):  # fmt: skip
             assert line in log
+        if not launcher.oracle:
+            page = f"Started the page for browsers of this host at http://{server.metrics}/"
+            assert page in log and log.index(page) < log.index(last)
+
+
+def test_with_port_0_the_log_says_which_ports_the_system_chose(launcher, tmp_path):
+    if launcher.oracle or any(launcher.urls):
+        pytest.skip("2.51 writes port 0; and it needs a server of its own")
+    command, environment = servers.nerite_command(launcher.copy_of("any_port", "identity_fp32"))
+    flags = [f"--{one}-port=0" for one in ("http", "grpc", "metrics")]
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen([*command, *flags, "--http-address=127.0.0.1"], env=environment, stdout=out, stderr=out)
+    try:
+        deadline = time.monotonic() + START_S
+        while "Started Metrics Service" not in log.read_text():
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.05)
+        places = dict(re.findall(r"Started (\w+)[\w ]* at (\S+)\"", log.read_text()))
+        for service in ("GRPCInferenceService", "HTTPService", "Metrics"):
+            host, _, port = places[service].rpartition(":")
+            socket.create_connection((host, int(port))).close()
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_who_is_told_that_it_is_live_finds_all_ports_open(launcher, tmp_path):
@@ -336,7 +391,10 @@ def test_while_requests_are_in_flight_everybody_sees_that_the_server_exits(launc
             with pytest.raises(InferenceServerException, match="GRPC server is shutting down") as refusal:
                 grpc.infer("slow_fp32", [tritongrpc.InferInput("INPUT0", [1], "FP32")])
             assert refusal.value.status() == "StatusCode.UNAVAILABLE"
-            assert http_call(server.http, "GET", "/v2").status == 503
+            http_call(server.http, "GET", "/v2/models/slow_fp32/ready").refused("UNAVAILABLE", "Server not ready")
+            with pytest.raises(InferenceServerException, match="Server not ready"):
+                grpc.is_model_ready("slow_fp32")
+            assert http_call(server.http, "GET", "/v2").ok().json["name"] == grpc.get_server_metadata().name
             assert http_call(server.metrics, "GET", "/metrics").status == 200
         # The connections that are open and idle do not keep it.
         assert server.process.wait(START_S) == 0

@@ -12,13 +12,13 @@ from clients import CODES, Given, Refused, RequestedOutput, differs, fp32, http_
 from python_setup import do, said
 from tritonclient.utils import InferenceServerException
 
-WRONG = "Failed to process the request(s) for model 'py_deeds_0', message: "
+WRONG = "Failed to process the request(s) for model 'py_actions_0', message: "
 AT = "\n\nAt:\n  "
 
 
 def well(client) -> None:
     """The model answers the next request."""
-    assert said(do(client, "py_deeds", "ok", "as before")) == "as before"
+    assert said(do(client, "py_actions", "ok", "as before")) == "as before"
 
 
 VIOLATIONS = [
@@ -38,7 +38,7 @@ VIOLATIONS = [
     ("error_text", "TypeError: "),
     ("exits", "SystemExit: 3"),
     ("reads_input", "EOFError: EOF when reading a line"),
-    ("no_such_deed", "AttributeError: 'TritonPythonModel' object has no attribute 'no_such_deed'"),
+    ("no_such_action", "AttributeError: 'TritonPythonModel' object has no attribute 'no_such_action'"),
 ]  # fmt: skip
 
 
@@ -51,52 +51,52 @@ UNDECLARED = [
 ]
 
 
-@pytest.mark.parametrize(("deed", "outputs"), UNDECLARED)
-def test_outputs_that_the_configuration_does_not_have(python_client, deed, outputs):
-    found = do(python_client, "py_deeds", deed).outputs
+@pytest.mark.parametrize(("action", "outputs"), UNDECLARED)
+def test_outputs_that_the_configuration_does_not_have(python_client, action, outputs):
+    found = do(python_client, "py_actions", action).outputs
     assert {name: (one.datatype, list(one.shape)) for name, one in found.items()} == outputs
 
 
-@pytest.mark.parametrize(("deed", "message"), VIOLATIONS)
-def test_what_execute_must_not_do(python_client, deed, message):
+@pytest.mark.parametrize(("action", "message"), VIOLATIONS)
+def test_what_execute_must_not_do(python_client, action, message):
     with refuses("INTERNAL", WRONG + message):
-        do(python_client, "py_deeds", deed)
+        do(python_client, "py_actions", action)
     well(python_client)
 
 
 def test_long_texts(python_client):
-    assert said(do(python_client, "py_deeds", "long_answer")) == "long " * 50_000
-    assert said(do(python_client, "py_deeds", "ok", "long " * 50_000)) == "long " * 50_000
+    assert said(do(python_client, "py_actions", "long_answer")) == "long " * 50_000
+    assert said(do(python_client, "py_actions", "ok", "long " * 50_000)) == "long " * 50_000
     if python_client.protocol == "http":  # gRPC clients take no error of that length
         # nerite cuts them after 65,536 characters.
         with refuses("INTERNAL", "long " * 12_000):
-            do(python_client, "py_deeds", "long_refusal")
+            do(python_client, "py_actions", "long_refusal")
         with refuses("INTERNAL", WRONG + "RuntimeError: " + "long " * 12_000):
-            do(python_client, "py_deeds", "long_error")
+            do(python_client, "py_actions", "long_error")
 
 
 @differs("2.51 tries to have that much memory", run=False)
 def test_an_output_larger_than_any_memory(python_client):
     with pytest.raises(Refused) as caught:
-        do(python_client, "py_deeds", "huge_output")
+        do(python_client, "py_actions", "huge_output")
     assert f"{4 << 42} bytes" in caught.value.text, caught.value.text
-    assert said(do(python_client, "py_deeds", "huge_output", outputs=[RequestedOutput("SAID")])) == "huge"
+    assert said(do(python_client, "py_actions", "huge_output", outputs=[RequestedOutput("SAID")])) == "huge"
     well(python_client)
 
 
 def test_the_lines_that_raised_are_named(python_client):
     with pytest.raises(Refused) as caught:
-        do(python_client, "py_deeds", "divide")
+        do(python_client, "py_actions", "divide")
     lines = caught.value.text.split(AT)[1].split("\n  ")
-    assert lines[0].endswith("py_deeds/1/model.py(43): divide")
-    assert lines[1].rstrip("\n").endswith("py_deeds/1/model.py(28): execute")
+    assert lines[0].endswith("py_actions/1/model.py(43): divide")
+    assert lines[1].rstrip("\n").endswith("py_actions/1/model.py(28): execute")
 
 
 @differs("2.51 lets the client wait for ever", run=False)
-@pytest.mark.parametrize(("model", "deed"), [("py_deeds", "none"), ("py_senders", "never")])
-def test_a_model_that_returns_no_response_fails_the_request(python_client, model, deed):
+@pytest.mark.parametrize(("model", "action"), [("py_actions", "none"), ("py_senders", "never")])
+def test_a_model_that_returns_no_response_fails_the_request(python_client, model, action):
     with pytest.raises(Refused) as caught:
-        do(python_client, model, deed)
+        do(python_client, model, action)
     assert caught.value.status == CODES["INTERNAL"][python_client.protocol == "grpc"]
     well(python_client)
 
@@ -104,22 +104,22 @@ def test_a_model_that_returns_no_response_fails_the_request(python_client, model
 @pytest.mark.parametrize("code", CODES)
 def test_errors_of_every_code(python_client, code):
     with refuses(code, "refused, as asked"):
-        do(python_client, "py_deeds", "error", code)
+        do(python_client, "py_actions", "error", code)
     well(python_client)
 
 
 def test_an_error_without_a_code_is_internal(python_client):
     with refuses("INTERNAL", "refused, as asked"):
-        do(python_client, "py_deeds", "error")
+        do(python_client, "py_actions", "error")
     with refuses("INTERNAL", "refused in spite of it"):
-        do(python_client, "py_deeds", "error_with_outputs")
+        do(python_client, "py_actions", "error_with_outputs")
 
 
 # ---------------------------------------------------------------------------------------------- outputs
 
 
-def outputs(client, deed: str, *names: str) -> dict:
-    reply = do(client, "py_deeds", deed, outputs=[RequestedOutput(one) for one in names] or None)
+def outputs(client, action: str, *names: str) -> dict:
+    reply = do(client, "py_actions", action, outputs=[RequestedOutput(one) for one in names] or None)
     return {name: (made.datatype, made.shape) for name, made in reply.outputs.items()}
 
 
@@ -138,23 +138,23 @@ MADE = [
 ]
 
 
-@pytest.mark.parametrize(("deed", "names", "expected"), MADE)
-def test_outputs_as_the_model_makes_them(python_client, deed, names, expected):
-    assert outputs(python_client, deed, *names) == expected
+@pytest.mark.parametrize(("action", "names", "expected"), MADE)
+def test_outputs_as_the_model_makes_them(python_client, action, names, expected):
+    assert outputs(python_client, action, *names) == expected
 
 
 def test_strided_and_text_outputs_arrive_whole(python_client):
-    assert do(python_client, "py_deeds", "strided_output").outputs["MORE"].raw == fp32("", [0, 4, 8, 12, 16]).raw
-    assert said(do(python_client, "py_deeds", "text_output")) == "grün, 緑"
+    assert do(python_client, "py_actions", "strided_output").outputs["MORE"].raw == fp32("", [0, 4, 8, 12, 16]).raw
+    assert said(do(python_client, "py_actions", "text_output")) == "grün, 緑"
 
 
 def test_the_last_of_two_outputs_of_one_name_counts(python_client):
-    assert said(do(python_client, "py_deeds", "same_output_twice")) == "the second"
+    assert said(do(python_client, "py_actions", "same_output_twice")) == "the second"
 
 
 @differs("2.51 has no response parameters")
 def test_parameters_of_a_response(python_client):
-    reply = do(python_client, "py_deeds", "response_parameters")
+    reply = do(python_client, "py_actions", "response_parameters")
     assert reply.parameters == {"text": "some", "number": 7, "truth": True}
 
 
@@ -178,19 +178,19 @@ RAISED_ANEW = [
 
 @pytest.mark.parametrize(("what", "text"), RAISED)
 def test_what_the_module_refuses(python_client, what, text):
-    found = said(do(python_client, "py_deeds", "say_what_is_raised", what))
+    found = said(do(python_client, "py_actions", "say_what_is_raised", what))
     assert found[: len(text)] == text, found
 
 
 @differs("2.51 dies of it, or does not know it", run=False)
 @pytest.mark.parametrize(("what", "text"), RAISED_ANEW)
 def test_what_the_module_refuses_in_newer_versions(python_client, what, text):
-    found = said(do(python_client, "py_deeds", "say_what_is_raised", what))
+    found = said(do(python_client, "py_actions", "say_what_is_raised", what))
     assert found[: len(text)] == text, found
 
 
 def test_the_functions_in_pure_python(python_client):
-    found = json.loads(said(do(python_client, "py_deeds", "functions")))
+    found = json.loads(said(do(python_client, "py_actions", "functions")))
     assert found["packed"] == (b"\x03\0\0\0one\x06\0\0\0zw\xc3\xb6lf\0\0\0\0").hex()
     assert found["back"] == ["one", "zwölf", ""]
     assert found["numpy"] == ["float32", "bool", "object"]
@@ -205,7 +205,7 @@ def test_the_functions_in_pure_python(python_client):
 
 
 @pytest.mark.parametrize(
-    ("deed", "text"),
+    ("action", "text"),
     [
         ("return", "returned"),
         ("at_once", "at once"),
@@ -218,13 +218,13 @@ def test_the_functions_in_pure_python(python_client):
                         "response."),
     ],
 )  # fmt: skip
-def test_a_sender_in_the_default_mode(python_client, deed, text):
-    assert said(do(python_client, "py_senders", deed)) == text
+def test_a_sender_in_the_default_mode(python_client, action, text):
+    assert said(do(python_client, "py_senders", action)) == text
 
 
-@pytest.mark.parametrize(("deed", "answer"), [("twice", "the first"), ("after_final", "the only one")])
-def test_a_second_response_is_refused(python_client, deed, answer):
-    assert said(do(python_client, "py_senders", deed)) == answer
+@pytest.mark.parametrize(("action", "answer"), [("twice", "the first"), ("after_final", "the only one")])
+def test_a_second_response_is_refused(python_client, action, answer):
+    assert said(do(python_client, "py_senders", action)) == answer
     raised = said(do(python_client, "py_senders", "what_was_raised"))
     assert raised == "Unable to send response. Non-decoupled model cannot send more than one response."
 
@@ -299,22 +299,22 @@ def counts(client, model: str) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("deed", "expected"),
+    ("action", "expected"),
     [
         ("ok", {"executions": 1, "inferences": 1, "success": 1, "fail": 0, "compute_infer": 1}),
         ("error", {"executions": 1, "inferences": 1, "success": 1, "fail": 0, "compute_infer": 1}),
         ("raise_", {"executions": 1, "inferences": 0, "success": 0, "fail": 1, "compute_infer": 0}),
     ],
 )
-def test_what_counts_as_a_failure(python_client, deed, expected):
-    before = counts(python_client, "py_deeds")
+def test_what_counts_as_a_failure(python_client, action, expected):
+    before = counts(python_client, "py_actions")
     try:
-        do(python_client, "py_deeds", deed)
+        do(python_client, "py_actions", action)
     except Refused:
-        assert deed != "ok"
+        assert action != "ok"
     deadline = time.monotonic() + 60
     while True:
-        after = counts(python_client, "py_deeds")
+        after = counts(python_client, "py_actions")
         moved = {key: after[key] - before[key] for key in after}
         if moved == expected or time.monotonic() > deadline:
             break

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import triton
 from clients import fp32, http_call, open_client
+from followed_setup import FLAGS, waits_for
 from python_setup import PATIENT
 
 # Like vLLM's: the class is the backend's, modules lie beside it, and a file of the model's version says what to do.
@@ -139,6 +140,23 @@ def test_a_changed_class_serves_a_model_that_is_loaded_anew(launcher, tmp_path):
         for call in ("unload", "load"):
             assert http_call(found.http, "POST", f"/v2/repository/models/twice/{call}", b"{}").status == 200
         assert answer(client, "twice", 5)[0] == 11
+
+
+def test_a_changed_module_of_a_class_is_followed_in_mode_poll(launcher, tmp_path):
+    if launcher.oracle:
+        pytest.skip("2.51 loads nothing whose own files have not changed")
+    backends = tmp_path / "backends"
+    folder = put_backend(backends, "scales")
+    repository = launcher.copy_of("class_backends_followed")
+    put_model(repository, "twice", 2, 'backend: "scales"\n')
+    with launcher.running("class_backends_followed", f"--backend-directory={backends}", *FLAGS, repository=repository) as found:
+        with open_client("http", found) as client:
+            assert answer(client, "twice", 5)[0] == 10
+            (folder / "scaling" / "rules.py").write_text("def scaled(values, factor):\n    return values * factor + 1\n")
+            waits_for(lambda: answer(client, "twice", 5)[0], 11)
+            # The class itself.
+            (folder / "model.py").write_text(BACKEND.replace("scaled(values, self.factor)", "scaled(values, self.factor) + 100"))
+            waits_for(lambda: answer(client, "twice", 5)[0], 111)
 
 
 def test_settings_of_python_hold_for_such_a_backend_and_its_own_win(launcher, tmp_path):

@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import pytest
+import python_catalogue
 from clients import HttpClient, differs, fp32, open_client, text
 from python_setup import serving, strings
 
@@ -43,10 +44,10 @@ CALLS = [
      "error: " + FAILED.format("py_identity") + "unexpected inference output 'NONE' for model 'py_identity'"),
     ("out = said(request_of('py_identity', fp32(1, name='NONE')).exec())",
      "error: " + FAILED.format("py_identity") + "unexpected inference input 'NONE' for model 'py_identity'"),
-    ("out = said(request_of('py_deeds', texts('error', 'NOT_FOUND', name='DEED'), outputs=['SAID']).exec())", "error: refused, as asked"),
-    ("out = request_of('py_deeds', texts('error', 'NOT_FOUND', name='DEED'), outputs=['SAID']).exec().error().code()", "__ErrorCode.INTERNAL"),
-    ("out = said(request_of('py_deeds', texts('raise_', name='DEED'), outputs=['SAID']).exec())",
-     "error: Failed to process the request(s) for model 'py_deeds_0', message: RuntimeError: this model does not want to\n\nAt:\n"),
+    ("out = said(request_of('py_actions', texts('error', 'NOT_FOUND', name='ACTION'), outputs=['SAID']).exec())", "error: refused, as asked"),
+    ("out = request_of('py_actions', texts('error', 'NOT_FOUND', name='ACTION'), outputs=['SAID']).exec().error().code()", "__ErrorCode.INTERNAL"),
+    ("out = said(request_of('py_actions', texts('raise_', name='ACTION'), outputs=['SAID']).exec())",
+     "error: Failed to process the request(s) for model 'py_actions_0', message: RuntimeError: this model does not want to\n\nAt:\n"),
     ("out = said(request_of('py_decoupled', texts('pass'), outputs=['SAID']).exec())", "error: " + FAILED.format("py_decoupled") + DECOUPLED),
     (ONE_BY_ONE.format("send(text('a')); send(text('b')); send(flags=FINAL)"), """["{'SAID': [b'a']}", "{'SAID': [b'b']}", '{}']"""),
     (ONE_BY_ONE.format("send(text('a')); send(text('b'), FINAL)"), """["{'SAID': [b'a']}", "{'SAID': [b'b']}"]"""),
@@ -65,10 +66,35 @@ CALLS = [
 def test_what_a_model_gets_from_another_model(run_code, code, expected):
     found = run_code(code)
     # Errors may go on with where they were raised, or with a cure.
-    if "rror: " in expected:
+    if "rror: " in expected or expected.endswith(": "):
         found = found[: len(expected)]
     assert found == expected
     assert run_code("out = said(request_of('py_identity', fp32(3)).exec())") == "{'OUTPUT0': [3.0]}"
+
+
+# Of the built-in backend: NVIDIA's has no such channel.
+OWN_CALLS = [
+    # Parameters travel as JSON, which has no such numbers.
+    pytest.param(
+        "out = refused(lambda: request_of('py_identity', fp32(1), parameters={'a': float('nan')}))",
+        "TritonModelException: Expect parameters values to be finite numbers, found nan",
+    ),
+    # A packet of the model's own, as code could write it that uses the channel.
+    pytest.param(
+        "from nerite_model import nested\n"
+        "calls = nested.speaking().calls\n"
+        "with calls._news: calls._pending[99999] = __import__('collections').deque()\n"
+        "calls._channel.send_packet(b'{\"call\":99999,\"infer\":NaN}')\n"
+        "out = calls.wait(99999)['error']",
+        "the server cannot read the call: ",
+    ),
+]  # fmt: skip
+
+
+@differs("2.51 has no such channel", run=False)
+@pytest.mark.parametrize(("code", "expected"), OWN_CALLS)
+def test_a_call_that_cannot_be_read_has_an_answer(run_code, code, expected):
+    assert expected in run_code(code)
 
 
 @differs("2.51 waits for ever after an error", run=False)
@@ -156,6 +182,33 @@ def test_a_model_that_waits_for_itself_gets_an_error(run_code):
     assert run_code("out = 'well'") == "well"
 
 
+@differs("2.51 has no cure for it", run=False)
+def test_a_thread_may_ask_its_own_model_while_execute_runs(run_code, tmp_path):
+    # Both instances are busy when the thread asks, and they return without it.
+    found = tmp_path / "found"
+    nested = "said(request_of('py_asking', texts(\"out = 'answered'\"), outputs=['SAID']).exec())"
+    work = f"def later(): pathlib.Path({str(found)!r}).write_text({nested})\n"
+    inner = f"import pathlib\n{work}threading.Thread(target=later).start(); time.sleep(0.5); out = 'well'"
+    assert run_code(f"out = said(request_of('py_asking', texts({inner!r}), outputs=['SAID']).exec())") == "{'SAID': [b'well']}"
+    deadline = time.monotonic() + 20
+    while not (found.exists() and found.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert found.read_text() == "{'SAID': [b'answered']}"
+
+
+@differs("2.51 waits for ever", run=False)
+def test_a_thread_that_execute_waits_for_gets_an_error_if_no_answer_can_come(run_code):
+    nested = "said(request_of('py_asking', texts(\"out = 'never'\"), outputs=['SAID']).exec())"
+    # A model does not change this. It is 30 s otherwise.
+    patient = "from nerite_model import waiting\nusual, waiting.HELD_S = waiting.HELD_S, 0.5\n"
+    joined = f"found = []\none = threading.Thread(target=lambda: found.append({nested})); one.start(); one.join()\n"
+    inner = f"{patient}{joined}waiting.HELD_S = usual; out = found"
+    found = run_code(f"out = said(request_of('py_asking', texts({inner!r}), outputs=['SAID']).exec())")
+    assert "waits for itself" in found, found
+    assert run_code("out = 'well'") == "well"
+
+
 def test_coroutines_that_ask(python_server):
     with open_client("http", python_server) as client:
         reply = client.infer("py_asking_coroutine", [fp32("INPUT0", [1, 2, 3])])
@@ -180,7 +233,7 @@ def controlled(launcher):
     if any(launcher.urls):
         pytest.skip("needs a server of its own")
     flags = ["--model-control-mode=explicit", "--load-model=py_asking"]
-    with serving(launcher, "python_control", MODEL, "py_identity", "py_deeds", flags=flags) as found:
+    with serving(launcher, "python_control", MODEL, "py_identity", "py_actions", flags=flags) as found:
         yield found
 
 
@@ -230,3 +283,90 @@ def test_a_load_that_fails_is_an_exception(controlled):
 def test_without_explicit_control_nothing_is_loaded(run_code):
     found = run_code("out = refused(pb_utils.load_model, 'py_identity')")
     assert found.startswith("TritonModelException: ") and "explicit model load / unload is not allowed" in found, found
+
+
+# ----------------------------------------------------------------------------------------- loading others in initialize
+
+EARLY = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+def tried(call, *given):
+    try:
+        return repr(call(*given))
+    except pb_utils.TritonModelException as error:
+        return str(error)
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.said = [WHAT]
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("SAID", np.array([one.encode() for one in self.said], object))]) for _ in requests]
+"""
+EARLY_CONFIG = """
+backend: "python"
+input { name: "IN" data_type: TYPE_FP32 dims: 1 }
+output { name: "SAID" data_type: TYPE_STRING dims: -1 }
+"""
+READY, LOAD, UNLOAD = (f"tried(pb_utils.{name}, '{{}}')" for name in ("is_model_ready", "load_model", "unload_model"))
+EXEC = "tried(pb_utils.InferenceRequest(model_name='py_identity', inputs=[], requested_output_names=['OUTPUT0']).exec)"
+# Each model, and what it does while it initializes.
+EARLY_MODELS = {
+    "asks_early": [READY.format("py_identity"), LOAD.format("py_identity"), READY.format("py_identity"), READY.format("asks_early"), EXEC],
+    "loads_a_chain": [LOAD.format("loads_the_rest")],
+    "loads_the_rest": [LOAD.format("py_actions"), UNLOAD.format("py_actions")],
+    "loads_itself": [LOAD.format("loads_itself"), UNLOAD.format("loads_itself")],
+    "loads_in_a_circle": [LOAD.format("closes_the_circle")],
+    "closes_the_circle": [LOAD.format("loads_in_a_circle")],
+    "loads_as_two": [LOAD.format("py_identity")],
+}
+
+
+@pytest.fixture(scope="module")
+def early(launcher):
+    if any(launcher.urls):
+        pytest.skip("needs a server of its own")
+    repository = launcher.copy_of("python_early")
+    for name in ("py_identity", "py_actions"):
+        python_catalogue.put(repository, python_catalogue.named(name))
+    for name, what in EARLY_MODELS.items():
+        (repository / name / "1").mkdir(parents=True)
+        groups = "instance_group [{ kind: KIND_CPU count: 2 }]" if name == "loads_as_two" else ""
+        (repository / name / "config.pbtxt").write_text(EARLY_CONFIG + groups)
+        (repository / name / "1" / "model.py").write_text(EARLY.replace("WHAT", ", ".join(what)))
+    # The loads for which a load waits must not need a place beside its own.
+    flags = ["--model-control-mode=explicit", "--model-load-thread-count=1", "--backend-config=python,stub-timeout-seconds=60"]
+    with launcher.running("python_early", *flags, repository=repository) as found:
+        yield found
+
+
+def said_early(server, name: str) -> "list[str]":
+    """What the calls in the model's initialize returned."""
+    with open_client("http", server) as client:
+        client.load(name)
+        return strings(client.infer(name, [fp32("IN", [1])]).outputs["SAID"].raw)
+
+
+def test_a_model_loads_another_in_initialize(early):
+    only_later = "BLS is only supported during the 'execute' function."
+    assert said_early(early, "asks_early") == ["False", "None", "True", "False", only_later]
+
+
+def test_a_load_for_which_a_load_waits_needs_no_place_of_its_own(early):
+    assert said_early(early, "loads_a_chain") == ["None"]
+    assert said_early(early, "loads_the_rest") == ["None", "None"]
+    assert said_early(early, "loads_as_two") == ["None"]
+
+
+@differs("2.51 waits for ever", run=False)
+def test_a_load_that_would_wait_for_itself_is_refused_at_once(early):
+    began = time.monotonic()
+    own = "the load of model 'loads_itself' waits for model 'loads_itself', which waits for 'loads_itself' itself"
+    load, unload = said_early(early, "loads_itself")
+    assert load.startswith(f"Failed to load model: {own}") and unload.startswith(f"Failed to unload model: {own}"), (load, unload)
+    assert said_early(early, "loads_in_a_circle") == ["None"]
+    with open_client("http", early) as client:
+        (found,) = strings(client.infer("closes_the_circle", [fp32("IN", [1])]).outputs["SAID"].raw)
+    assert "the load of model 'closes_the_circle' waits for model 'loads_in_a_circle'" in found, found
+    assert time.monotonic() - began < 50

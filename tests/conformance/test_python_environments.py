@@ -117,7 +117,7 @@ def program(path: pathlib.Path, *lines: str) -> None:
 
 
 @only_here
-def test_a_conda_environment_is_mended_and_its_libraries_are_for_the_model_alone(launcher, own, tmp_path, monkeypatch):
+def test_a_conda_environment_is_unpacked_and_its_libraries_are_for_the_model_alone(launcher, own, tmp_path, monkeypatch):
     """A made up one: what the server looks at is there."""
     env = tmp_path / "conda"
     program(env / "bin" / "python3", f'exec {sys.executable} "$@"')

@@ -264,5 +264,5 @@ def test_a_model_that_completes_its_configuration(python_client):
 
 @differs("2.51 lets the model write into an input's copy")
 def test_inputs_cannot_be_written_to(python_client):
-    given = [text("DEED", [b"say_what_is_raised", b"write to an input"]), fp32("NUMBERS", [1, 2])]
-    assert said(python_client.infer("py_deeds", given)) == "ValueError: assignment destination is read-only"
+    given = [text("ACTION", [b"say_what_is_raised", b"write to an input"]), fp32("NUMBERS", [1, 2])]
+    assert said(python_client.infer("py_actions", given)) == "ValueError: assignment destination is read-only"

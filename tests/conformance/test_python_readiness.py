@@ -68,11 +68,15 @@ def counted(client) -> tuple[int, int]:
     return int(calls), int(most)
 
 
-def metric(server, model: str) -> str:
+def metric(server, model: str, family: str = "nerite_model_ready") -> str:
     with urllib.request.urlopen(f"http://{server.metrics}/metrics") as answer:
         lines = answer.read().decode().splitlines()
-    (line,) = (one for one in lines if one.startswith(f'nerite_model_ready{{model="{model}"'))
+    (line,) = (one for one in lines if one.startswith(f'{family}{{model="{model}"'))
     return line.split()[-1]
+
+
+def restarts(server, model: str) -> int:
+    return int(metric(server, model, "nerite_model_restarts_total"))
 
 
 def index(client) -> dict:
@@ -161,13 +165,44 @@ def kill(pid: int) -> None:
 
 
 @differs("2.51 does not start processes anew", run=False)
-def test_a_readiness_check_starts_a_process_that_died(server, client):
+def test_a_process_that_died_is_started_anew_before_anybody_asks(server, client):
     first = pid_of(client)
+    assert restarts(server, "py_dying") == 0
     kill(first)
-    until(lambda: ready(server, "py_dying"))
+    until(lambda: restarts(server, "py_dying") == 1 and metric(server, "py_dying") == "1")
+    assert ready(server, "py_dying") and index(client)["py_dying"]["state"] == "READY"
     assert server.log_text().count("starting the process of model instance 'py_dying_0' anew") == 1
     second = pid_of(client)
     assert second != first and server.log_text().count("anew") == 1, "the request took the process that was there"
+
+
+@differs("2.51 does not start processes anew", run=False)
+def test_a_readiness_check_waits_for_the_next_process(server, client):
+    kill(pid_of(client))
+    assert ready(server, "py_dying") and restarts(server, "py_dying") == 1
+
+
+@differs("2.51 does not start processes anew", run=False)
+def test_requests_that_end_its_process_let_others_wait_for_starts_only(server, client):
+    def poison() -> str:
+        try:
+            client.infer("py_dying", [text("HOW", [b"exit"])])
+        except Refused as refused:
+            return str(refused)
+        raise AssertionError("it was answered")
+
+    # Ever longer pauses would come to 31 s for six, and requests would fail meanwhile.
+    for _ in range(6):
+        assert "while it had this request; it is started anew" in poison()
+    with open_client("http", server) as other:
+        pid_of(other)
+    assert restarts(server, "py_dying") == 6
+    until(lambda: metric(server, "py_dying") == "1")
+    assert ready(server, "py_dying") and ready(server, "py_identity")
+    # Many in a row would keep others waiting. So they fail while a pause lasts.
+    until(lambda: "had answered no request; the next one is started in" in poison())
+    until(lambda: metric(server, "py_dying") == "1")
+    pid_of(client)
 
 
 @differs("2.51 does not start processes anew", run=False)
@@ -177,6 +212,9 @@ def test_a_model_whose_process_cannot_come_back_is_not_ready(server, client, rep
     pid = pid_of(client)
     code.write_text("raise ValueError('not today')\n")
     kill(pid)
+    # Nobody has asked whether it is ready.
+    until(lambda: metric(server, "py_dying") == "0")
+    until(lambda: "ValueError: not today" in index(client)["py_dying"].get("reason", ""))
     assert not ready(server, "py_dying") and status(server, "/v2/health/ready") == 400
     with open_client("grpc", server) as grpc_client:
         assert not grpc_client.model_ready("py_dying")
@@ -186,7 +224,8 @@ def test_a_model_whose_process_cannot_come_back_is_not_ready(server, client, rep
     with pytest.raises(Refused, match="could not be started anew"):
         pid_of(client)
     code.write_text(source)
-    until(lambda: ready(server, "py_dying"))
+    until(lambda: metric(server, "py_dying") == "1")
+    assert ready(server, "py_dying")
     assert index(client)["py_dying"]["state"] == "READY" and metric(server, "py_dying") == "1"
     assert pid_of(client) != pid
 
@@ -237,15 +276,11 @@ def test_a_process_that_dies_at_each_start_is_started_ever_more_rarely(launcher,
         def count():
             return len(starts.read_text().splitlines())
 
-        def look():
-            ready(server, "py_dies_early")
-            return count() >= 4
-
-        until(look)
+        until(lambda: count() >= 4)
         # The load, the first start after an early death, and two with pauses of 1 s and 2 s. What is late makes them fewer.
         assert count() <= 4 or time.monotonic() - began >= 7
         assert time.monotonic() - began >= 3
         until(lambda: not ready(server, "py_dies_early"))
-        with pytest.raises(Refused, match="its process ended before it was used; the next one is started in"):
-            until(lambda: client.infer("py_dies_early", [fp32("INPUT0", [1])]) and False)
+        with pytest.raises(Refused, match="its process ended early, as the one before, and had answered no request; the next one is started in"):
+            client.infer("py_dies_early", [fp32("INPUT0", [1])])
         assert ready(server, "py_identity")

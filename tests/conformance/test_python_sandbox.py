@@ -37,7 +37,7 @@ def run_code(client, model: str, code: str) -> str:
 def server(launcher):
     if launcher.oracle:
         pytest.skip("2.51 has no sandbox")
-    models = ("py_identity", "py_types", "py_add_sub", "py_asking", "py_decoupled", "py_deeds", "py_dlpack", "py_coroutine", "py_large", "py_auto")
+    models = ("py_identity", "py_types", "py_add_sub", "py_asking", "py_decoupled", "py_actions", "py_dlpack", "py_coroutine", "py_large", "py_auto")
     with serving(launcher, "python_sandboxed", *models, flags=SANDBOX, with_too=("chain", "identity_fp32")) as found:
         yield found
 
@@ -80,13 +80,13 @@ def test_models_ask_other_models(client):
 
 
 def test_long_texts_and_errors(client):
-    deed = text("DEED", [b"long_answer"])
-    assert said(client.infer("py_deeds", [deed])) == "long " * 50_000
+    action = text("ACTION", [b"long_answer"])
+    assert said(client.infer("py_actions", [action])) == "long " * 50_000
     with pytest.raises(Refused) as caught:
-        client.infer("py_deeds", [text("DEED", [b"long_error"])])
+        client.infer("py_actions", [text("ACTION", [b"long_error"])])
     assert "RuntimeError: long long" in caught.value.text
     with pytest.raises(Refused) as caught:
-        client.infer("py_deeds", [text("DEED", [b"exits"])])
+        client.infer("py_actions", [text("ACTION", [b"exits"])])
     assert "SystemExit" in caught.value.text
 
 
@@ -249,8 +249,8 @@ def environment(folder: pathlib.Path, unpack: str) -> pathlib.Path:
 
 @pytest.mark.parametrize(
     ("unpack", "loads"),
-    [("open('mended', 'w').write('a')", True), ("open('{0}', 'w').write('a')", False), ("import os; os.fork()", False)],
-    ids=["mends itself", "writes elsewhere", "forks"],
+    [("open('changed', 'w').write('a')", True), ("open('{0}', 'w').write('a')", False), ("import os; os.fork()", False)],
+    ids=["changes its environment", "writes elsewhere", "forks"],
 )
 def test_what_an_environment_brings_runs_in_the_sandbox_too(launcher, tmp_path, unpack, loads):
     archive = environment(tmp_path, unpack.format(tmp_path / "elsewhere"))
@@ -259,7 +259,7 @@ def test_what_an_environment_brings_runs_in_the_sandbox_too(launcher, tmp_path, 
     with started(launcher, f"sandboxed_environment_{loads}", [model], *flags) as server, open_client("http", server) as client:
         assert ready(client, "brought") == loads
         if loads:
-            assert run_code(client, "brought", "import sys; out = open(sys.prefix + '/mended').read() + np.__file__.replace(sys.prefix, '')[:5]") == "a/lib/"
-            assert run_code(client, "brought", "import sys; out = refused(open, sys.prefix + '/mended', 'w')").startswith("PermissionError")
+            assert run_code(client, "brought", "import sys; out = open(sys.prefix + '/changed').read() + np.__file__.replace(sys.prefix, '')[:5]") == "a/lib/"
+            assert run_code(client, "brought", "import sys; out = refused(open, sys.prefix + '/changed', 'w')").startswith("PermissionError")
         else:
             assert "PermissionError" in server.log_text() and not (tmp_path / "elsewhere").exists()

@@ -134,6 +134,7 @@ def test_what_was_used_longest_ago_goes_first(launcher):
         for _ in range(2):
             moves(client, "c_small", lambda: answer(client, "c_small", large), **MISS)
         moves(client, "c_small", lambda: answer(client, "c_small", second), **HIT)
+        settles(lambda: "Failed to insert key" in server.log_text())
 
 
 def test_metrics_of_the_cache(cache_server, client):

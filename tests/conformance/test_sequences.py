@@ -127,6 +127,8 @@ def sequences(launcher):
     put(repository, "int64_id", DIRECT, batch=4, corrid="INT64")
     put(repository, "impatient", DIRECT, idle_us=300_000)
     put(repository, "one_slot", DIRECT)
+    put(repository, "direct_1", DIRECT, batch=1)
+    put(repository, "oldest_1", "oldest { max_candidate_sequences: 1 }", batch=1)
     put_stateful(repository, "state", initial=INITIAL.format("zero_data: true"))
     put_stateful(repository, "state_4", batch=4, initial=INITIAL.format("zero_data: true"))
     put_stateful(repository, "state_oldest", batch=4, strategy=OLDEST, initial=INITIAL.format("zero_data: true"))
@@ -235,9 +237,7 @@ def test_a_sequence_without_a_slot_waits_for_one(client, sequences):
     step(client, "one_slot", 1, 6001, "start", batch=False)
     with concurrent.futures.ThreadPoolExecutor(1) as pool, open_client("grpc", sequences) as other:
         waiting = pool.submit(step, other, "one_slot", 7, 6002, "start", "end", batch=False)
-        deadline = time.monotonic() + 20
-        while pending(sequences, "one_slot") < 1 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for_pending(sequences, "one_slot", 1)
         assert numbers(step(client, "one_slot", 1, 6001, batch=False), "SUM") == [2]
         assert not waiting.done()
         step(client, "one_slot", 1, 6001, "end", batch=False)
@@ -249,6 +249,45 @@ def test_a_request_may_bound_how_long_it_waits_for_a_slot(client, sequences):
     with refuses("UNAVAILABLE", "timeout of the corresponding sequence has been expired"):
         step(client, "one_slot", 1, 7002, "start", batch=False, timeout=100_000)
     assert numbers(step(client, "one_slot", 1, 7001, "end", batch=False), "SUM") == [2]
+
+
+@differs("2.51 answers cancelled requests of the backlog when a slot is free")
+@pytest.mark.parametrize("leaves", ["cancels", "disconnects"])
+@pytest.mark.parametrize("model", ["direct_1", "oldest_1"])
+def test_a_sequence_ends_when_one_of_its_waiting_requests_is_cancelled(sequences, model, leaves):
+    import tritonclient.grpc as triton_grpc
+
+    errors = queue.Queue()
+    with open_client("grpc", sequences) as other, contextlib.ExitStack() as stack:
+        before = other.statistics(model)[0]["inference_stats"]["success"]["count"]
+        step(other, model, 1, 9401, "start")
+        senders = [stack.enter_context(triton_grpc.InferenceServerClient(sequences.grpc)) for _ in range(3)]
+        calls = []
+        for at, sender in enumerate(senders):
+            given = triton_grpc.InferInput("IN", [1, 1], "INT32")
+            given.set_data_from_numpy(np.array([[5]], np.int32))
+            flags = {"sequence_start": at == 0, "sequence_end": at == 2}
+            calls.append(sender.async_infer(model, [given], lambda result, error: errors.put(error), sequence_id=9402, **flags))
+            wait_for_pending(sequences, model, at + 1)
+        if leaves == "cancels":
+            calls[0].cancel()
+        else:
+            senders[0].close()
+        wait_for_pending(sequences, model, 0)
+        assert [errors.get(timeout=20).status() for _ in senders] == ["StatusCode.CANCELLED"] * 3
+        with refuses("INVALID_ARG", f"inference request for sequence 9402 to model '{model}' must specify the START flag on the first request of the sequence"):
+            step(other, model, 1, 9402)
+        assert numbers(step(other, model, 1, 9401, "end"), "SUM") == [2]
+        again = step(other, model, 7, 9402, "start", "end")
+        assert (numbers(again, "SUM"), numbers(again, "SEEN")) == ([7], [1, 1, 1, 1, 1])
+        assert other.statistics(model)[0]["inference_stats"]["success"]["count"] - before == 3
+
+
+def wait_for_pending(sequences, model: str, count: int) -> None:
+    deadline = time.monotonic() + 20
+    while pending(sequences, model) != count:
+        assert time.monotonic() < deadline, f"{pending(sequences, model)} requests wait, not {count}"
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("model", ["direct_4", "oldest_4"])
@@ -299,6 +338,31 @@ def test_sequences_that_share_a_stream_keep_their_order_and_sums(sequences, mode
     ids, turns = list(range(9_200, 9_206)), 12
     found = on_streams(sequences, model, ids, turns, streams)
     assert found == {id: [sum(at + turn for turn in range(last + 1)) for last in range(turns)] for at, id in enumerate(ids)}
+
+
+@pytest.mark.parametrize("model", ["direct_1", "oldest_1", "direct_4", "oldest_4"])
+def test_a_start_before_the_end_waits_for_all_earlier_requests_of_the_id(sequences, model):
+    """Two ids start again and again without END, and nobody waits for an answer. A third one shares the batches, or waits for a slot."""
+    import tritonclient.grpc as triton_grpc
+
+    answers, sent, expect = queue.Queue(), 400, {}
+    ids = [9_401, 9_402, 9_403]
+    with triton_grpc.InferenceServerClient(sequences.grpc) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        for at in range(sent):
+            id, turn = ids[at % 3], at // 3
+            start, end = turn == 0 or id != ids[2] and turn % (2 + id % 3) == 0, turn == (sent - 1 - at % 3) // 3
+            given = triton_grpc.InferInput("IN", [1, 1], "INT32")
+            given.set_data_from_numpy(np.array([[at]], np.int32))
+            sums = expect.setdefault(id, [])
+            sums.append(at if start else sums[-1] + at)
+            client.async_stream_infer(model, [given], request_id=str(id), sequence_id=id, sequence_start=start, sequence_end=end)
+        found = {id: [] for id in ids}
+        for _ in range(sent):
+            result, error = answers.get(timeout=30)
+            assert error is None, error
+            found[int(result.get_response().id)] += result.as_numpy("SUM").reshape(-1).tolist()
+    assert found == expect
 
 
 def test_a_stream_goes_on_after_a_sequence_without_a_start(sequences):

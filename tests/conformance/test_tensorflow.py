@@ -1,5 +1,6 @@
 """Do frozen graphs of TensorFlow answer as TensorFlow does? And the walk of docs/tensorflow.md: inline, then shared memory."""
 
+import os
 import pathlib
 import queue
 import re
@@ -202,6 +203,18 @@ def test_the_walk_inline_then_shared_memory(tensorflow_server):
 def copied(server) -> int:
     lines = http_call(server.metrics, "GET", "/metrics").body.decode().splitlines()
     return sum(int(line.split()[-1]) for line in lines if line.startswith("nerite_copied_bytes_total{"))
+
+
+def test_the_programs_of_the_page_take_the_walk(tensorflow_server):
+    """As docs/tensorflow.md has them. The first one makes the graph, and needs TensorFlow, which made it before."""
+    text = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "tensorflow.md").read_text()
+    making, *asking = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    assert "import tensorflow" in making and len(asking) == 2
+    # Objects of its own, because tests of several checkouts may run on one host.
+    program = "".join(asking).replace("localhost:8001", tensorflow_server.grpc).replace("put_simple", f"put_simple_{os.getpid()}")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{np.arange(16) + 1}\n" * 2
 
 
 def test_a_load_generator_says_whether_shared_memory_pays_off(tensorflow_server):

@@ -201,10 +201,31 @@ def test_files_that_cannot_be_used_leave_the_certificate_in_use(server, papers):
     papers.issue("server")
 
 
+@pytest.mark.parametrize("name", ["server.pem", "server.key"])
+def test_a_fifo_in_the_place_of_a_file_ends_no_rereading(server, papers, name):
+    path = papers.folder / name
+    count = server.log_text().count("it is no regular file")
+    path.unlink()
+    os.mkfifo(path)
+    deadline = time.monotonic() + DEADLINE_S
+    while server.log_text().count("it is no regular file") == count:
+        assert time.monotonic() < deadline
+        for protocol in ("http", "grpc"):
+            shown(getattr(server, protocol), protocol)
+        time.sleep(0.2)
+    path.unlink()
+    renewed = papers.issue("server")
+    for protocol in ("http", "grpc"):
+        deadline = time.monotonic() + DEADLINE_S
+        while shown(getattr(server, protocol), protocol) != renewed:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+
+
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        (["--http-use-ssl=true"], "--http-use-ssl needs --http-server-cert=<file>, in PEM format"),
+        (["--http-use-ssl=true"], "--http-use-ssl needs --http-server-cert=<file> and --http-server-key=<file>, in PEM format"),
         (["--http-use-ssl-mutual=true", "--http-server-cert=a", "--http-server-key=b"], "--http-use-ssl-mutual needs --http-root-cert"),
         (["--http-use-ssl=true", "--http-server-cert=/none.pem", "--http-server-key=/none.key"], "'/none.pem' cannot be read as PEM"),
     ],
@@ -262,11 +283,15 @@ def test_metrics_and_the_page_go_through_tls(secured_metrics, papers):
     assert b"nv_inference_request_success" in metrics(secured_metrics, papers, is_mutual)
 
 
+# What commands say where a server asks for a certificate that they were not given.
+WANTED = "the server requires a certificate of its clients; present one that an authority of the server signed: --cert FILE and --key FILE"
+
+
 def test_nerite_top_speaks_tls(secured_metrics, papers):
     port = secured_metrics.metrics.rpartition(":")[2]
 
-    def top(*words: str) -> subprocess.CompletedProcess:
-        command = [servers.nerite_binary(), "top", "--once", "--interval=0.1", f"--url=https://{HOST}:{port}", *words]
+    def top(*words: str, scheme: str = "https") -> subprocess.CompletedProcess:
+        command = [servers.nerite_binary(), "top", "--once", "--interval=0.1", f"--url={scheme}://{HOST}:{port}", *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
     root = f"--cacert={papers.path('root.pem')}"
@@ -274,9 +299,12 @@ def test_nerite_top_speaks_tls(secured_metrics, papers):
     found = top(root, *(paper if secured_metrics.is_mutual else []))
     assert found.returncode == 0 and "identity_fp32" in found.stdout, found
     untrusting = top(f"--cacert={papers.path('client.pem')}")
-    assert untrusting.returncode == 1 and "certificate" in untrusting.stderr, untrusting
+    assert untrusting.returncode == 1 and f"; --cacert is '{papers.path('client.pem')}', which has none that did;" in untrusting.stderr, untrusting
+    plain = top(scheme="http")
+    assert plain.returncode == 1 and f"the port speaks TLS, and the address is of http://; give the URL https://{HOST}:{port}," in plain.stderr, plain
     if secured_metrics.is_mutual:
-        assert top(root).returncode == 1
+        unknown = top(root)
+        assert unknown.returncode == 1 and unknown.stderr.endswith(f"{WANTED}\n"), unknown
     assert "--cert and --key are given together" in top(root, paper[0], paper[1]).stderr
 
 
@@ -286,6 +314,28 @@ def test_nerite_ready_and_shm_speak_tls(server, papers):
     for words in (["ready", url, root], ["shm", "list", "--http", url, root]):
         found = subprocess.run([servers.nerite_binary(), *words], capture_output=True, text=True, timeout=60)
         assert found.returncode == 0, found
+
+
+def test_commands_that_do_not_agree_on_tls_with_a_port_name_the_cure(server, mutual, papers):
+    secured, wanting, plain = (f"{HOST}:{address.rpartition(':')[2]}" for address in (server.http, mutual.http, server.metrics))
+    root, missing, no_pem = f"--cacert={papers.path('root.pem')}", str(papers.folder / "none.pem"), str(papers.folder / "no.pem")
+    papers.put("no.pem", b"nothing\n")
+    cert, key = papers.path("client.pem"), papers.path("client.key")
+    cases = [
+        ([f"http://{secured}"], f"cannot connect to http://{secured}: the port speaks TLS, and the address is of http://; give the URL https://{secured},"),
+        ([f"https://{plain}", root], f"the address is of https://, and the port does not speak TLS; give the URL http://{plain}, without --cacert"),
+        ([f"https://{secured}"], "no trusted authority signed the server's certificate; name the file with the authority's certificate, in PEM: --cacert FILE"),
+        ([f"https://{wanting}", root], WANTED),
+        ([f"https://{secured}", f"--cacert={missing}"], f"--cacert '{missing}' cannot be read: No such file or directory (os error 2); name a PEM file"),
+        ([f"https://{secured}", f"--cacert={no_pem}"], f"--cacert '{no_pem}': no certificate in it; give the authority's in PEM"),
+        ([f"https://{wanting}", root, f"--cert={missing}", f"--key={key}"], f"--cert '{missing}' cannot be read: "),
+        ([f"https://{wanting}", root, f"--cert={cert}", f"--key={no_pem}"], f"and --key '{no_pem}': TLS: the key to show a certificate: no private key in it"),
+        ([f"http://{secured}", root], f"are for addresses of https://, and the address is 'http://{secured}'; write https://"),
+    ]  # fmt: skip
+    for words, text in cases:
+        for command in (["ready"], ["shm", "list", "--http"]):
+            found = subprocess.run([servers.nerite_binary(), *command, *words], capture_output=True, text=True, timeout=60)
+            assert found.returncode == 1 and text in found.stderr, found
 
 
 def test_a_renewed_certificate_is_shown_at_the_metrics_port(secured_metrics, papers):

@@ -2,12 +2,14 @@
 
 import collections
 import json
+import os
+import re
 import time
 
 import numpy as np
 import pytest
 import servers
-from clients import differs, fp32, grpc_channel, http_call, open_client, pb, service_stub
+from clients import differs, fp32, grpc_channel, grpc_refuses, http_call, open_client, pb, service_stub
 from python_setup import PATIENT
 from test_ensembles import put_ensemble, put_part
 
@@ -239,9 +241,61 @@ def test_a_model_may_be_traced_alone(plain):
     assert plain.files() == plain.seen
 
 
+def request_ids(path) -> list[str]:
+    """Of the requests whose traces are in the file."""
+    try:
+        return [note["request_id"] for note in json.loads(path.read_text()) if "model_name" in note]
+    except json.JSONDecodeError:
+        return []
+
+
+def test_each_file_has_as_many_traces_as_the_frequency_says(plain):
+    change(plain.server, {"trace_level": ["TIMESTAMPS"], "log_frequency": "2"}).ok()
+
+    def found() -> list[list[str]]:
+        fresh = sorted(plain.files() - plain.seen, key=lambda path: int(path.suffix[1:]))
+        return [request_ids(path) for path in fresh]
+
+    for number in range(5):
+        plain.infer("http", "plus", id=str(number))
+        # The next request begins when the trace of this one is written.
+        deadline = time.monotonic() + PATIENCE_S
+        while sum(map(len, found())) <= number and time.monotonic() < deadline:
+            time.sleep(0.02)
+    assert found() == [["0", "1"], ["2", "3"], ["4"]]
+    plain.seen |= plain.files()
+    change(plain.server, {"trace_level": None, "log_frequency": None}).ok()
+
+
+WITHOUT_A_FILE = "Attempting to set invalid trace setting :trace file name is not given"
+
+
+@pytest.mark.parametrize("model", ["", "identity_fp32"])
+def test_a_level_without_a_file_is_refused_over_grpc(server, model):
+    request = pb.TraceSettingRequest(model_name=model)
+    request.settings["trace_level"].value.append("TIMESTAMPS")
+    with grpc_channel(server.grpc) as channel:
+        stub = service_stub(channel)
+        with grpc_refuses("INVALID_ARG", WITHOUT_A_FILE):
+            stub.TraceSetting(request)
+        assert list(stub.TraceSetting(pb.TraceSettingRequest(model_name=model)).settings["trace_level"].value) == ["OFF"]
+
+
+def test_a_level_of_the_command_line_without_a_file_is_shown_and_traces_nothing(launcher, repository):
+    """As in Triton. That nothing is traced is in the log."""
+    with launcher.running("tracing_no_file", PATIENT, "--trace-config=level=TIMESTAMPS", "--session-socket=off", repository=repository) as server:
+        if not launcher.oracle:
+            assert "nothing is traced: Attempting to set invalid trace setting :trace file name is not given" in server.log_text()
+        found = http_call(server.http, "GET", "/v2/trace/setting").ok().json
+        assert (found["trace_level"], found["trace_file"]) == (["TIMESTAMPS"], "")
+        with open_client("http", server) as client:
+            client.infer("plus", [fp32("IN", [1.0, 2.5])])
+
+
 def test_what_could_trace_nothing_is_refused(server, plain):
-    refused = change(server, {"trace_level": ["TIMESTAMPS"]})
-    refused.refused("INVALID_ARG", "Attempting to set invalid trace setting :trace file name is not given")
+    for path in ("/v2/trace/setting", "/v2/models/identity_fp32/trace/setting"):
+        change(server, {"trace_level": ["TIMESTAMPS"]}, path).refused("INVALID_ARG", WITHOUT_A_FILE)
+        assert http_call(server.http, "GET", path).ok().json["trace_level"] == ["OFF"]
     refused = change(plain.server, {"trace_level": ["TIMESTAMPS"], "trace_rate": "0"})
     refused.refused("INVALID_ARG", "Attempting to set invalid trace setting :sample rate must be non-zero")
     assert change(plain.server, {"trace_rate": None}).ok().json["trace_level"] == ["OFF"]
@@ -262,3 +316,35 @@ def test_without_a_frequency_all_go_to_one_file_which_is_json_at_once(launcher, 
         traced.infer("http", "plus", id="last")
         assert servers.stop(server) == 0
     assert len(by_request(json.loads(path.read_text()))) == 4
+
+
+def test_a_fifo_in_the_place_of_the_file_costs_traces_and_nothing_else(launcher, repository, tmp_path):
+    if launcher.oracle:
+        pytest.skip("2.51 waits for a reader")
+    path = tmp_path / "trace.json"
+    os.mkfifo(path)
+    flags = [f"--trace-config=triton,file={path}", "--trace-config=rate=1", "--trace-config=level=TIMESTAMPS"]
+    reason = "it is a FIFO; name a regular file, or a path where there is nothing"
+    with launcher.running("traced_fifo", PATIENT, *flags, repository=repository) as server:
+        assert f"traces cannot be written: '{path}': {reason}" in server.log_text()
+        with open_client("http", server) as client:
+            for _ in range(3):
+                client.infer("plus", [fp32("IN", [1.0])])
+
+        def dropped() -> int:
+            page = http_call(server.metrics, "GET", "/metrics").ok().body.decode()
+            return int(re.search(r'^nerite_traces_total{outcome="dropped"} (\d+)$', page, re.M)[1])
+
+        deadline = time.monotonic() + PATIENCE_S
+        while dropped() < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert server.log_text().count(f"failed creating trace file '{path}': {reason}") == 1
+        # The traces after it is gone are written.
+        path.unlink()
+        with open_client("http", server) as client:
+            client.infer("plus", [fp32("IN", [1.0])])
+        while not path.exists() or len(path.read_text()) < 10:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert json.loads(path.read_text())

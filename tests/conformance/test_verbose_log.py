@@ -26,7 +26,7 @@ def test_queue_batch_instance_and_cache_are_told_if_asked_for(verbosity):
         client.infer("batched", [fp32("INPUT0", [[1], [2]])], id="yours\n" + "x" * 1000)
     wanted = [
         r"model 'told': response cache miss", r"\[request id: mine\] model 'told_1': comes to the queue with 1 rows",
-        r"model 'told_1': instance 0 runs 1 requests of 1 rows: mine", r"model 'told_1': ran and answered in \d+ µs",
+        r"model 'told_1': instance 0 runs 1 requests of 1 rows: mine", r"model 'told_1': ran for \d+ µs",
         r"model 'told': response cache hit", r"instance 0 runs 1 requests of 2 rows: yours\S*x{50,60}…",
     ]  # fmt: skip
     settles(lambda: not level or all(re.search(line, server.log_text()) for line in wanted))

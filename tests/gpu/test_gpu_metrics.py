@@ -183,5 +183,10 @@ def test_without_a_gpu_nobody_looks_for_nvml(launcher):
 
 
 def threads(server) -> set[str]:
-    tasks = pathlib.Path(f"/proc/{server.process.pid}/task")
-    return {(task / "comm").read_text().strip() for task in tasks.iterdir()}
+    """The names of the threads that run now."""
+    names = set()
+    for task in pathlib.Path(f"/proc/{server.process.pid}/task").iterdir():
+        # A thread may end meanwhile.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            names.add((task / "comm").read_text().strip())
+    return names

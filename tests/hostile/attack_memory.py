@@ -37,10 +37,10 @@ def own_region(client, byte_size: int, content: bytes = b""):
         made.close()
 
 
-def meanwhile_through(server, deed) -> None:
-    """`deed(region)` again and again while a model copies the region to itself."""
+def meanwhile_through(server, action) -> None:
+    """`action(region)` again and again while a model copies the region to itself."""
     client = grpc_client(server.grpc)
-    with own_region(client, SIZE, b"\x11" * SIZE) as made, Meanwhile(lambda: deed(made)):
+    with own_region(client, SIZE, b"\x11" * SIZE) as made, Meanwhile(lambda: action(made)):
         for _ in range(ROUNDS):
             with contextlib.suppress(Refused):
                 through(client, made, made)
@@ -121,15 +121,15 @@ def names_of_regions(server):
 
 @attack
 def regions_that_are_huge_on_paper(server):
-    """regions of 32 TiB without a page of memory"""
+    """regions of 256 GiB without a page of memory"""
     client = grpc_client(server.grpc)
     with own_region(client, PAGE) as made:
-        os.truncate(made.path, 1 << 45)
+        os.truncate(made.path, 1 << 38)
         for number in range(20):
             with contextlib.suppress(Refused):
                 name = f"{made.name}_{number}"
-                client.register_system(name, made.key, 1 << 45)
-                client.infer("identity_fp32", [Given("INPUT0", "FP32", [1], region=(name, 4, (1 << 45) - 4))])
+                client.register_system(name, made.key, 1 << 38)
+                client.infer("identity_fp32", [Given("INPUT0", "FP32", [1], region=(name, 4, (1 << 38) - 4))])
         os.truncate(made.path, PAGE)
         client.unregister("system")
         client.register_system(made.name, made.key, PAGE)

@@ -252,6 +252,17 @@ def pages(server):
 
 
 @attack
+def pages_side_by_side(server):
+    """the repository's index and the statistics of all models, 100 calls of each at a time, from each of 8 threads"""
+    def look(at: int) -> None:
+        calls = [raw_call(server.grpc, method).future(b"", timeout=60) for method in ("RepositoryIndex", "ModelStatistics") for _ in range(100)]
+        for call in calls:
+            call.result()
+
+    crowd(8, look)
+
+
+@attack
 def loads_that_are_refused(server):
     """loads with 200,000 parameters, with megabytes of broken files, and of models that are not there"""
     broken = base64.b64encode(random.Random(2).randbytes(6 << 20)).decode()

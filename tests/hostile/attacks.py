@@ -23,6 +23,7 @@ import traceback
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "conformance")]
 
+import attack_configurations  # noqa: E402 - lists its attacks, too
 import attack_connections  # noqa: E402, F401 - lists its attacks
 import attack_grammar  # noqa: E402, F401 - lists its attacks
 import attack_page  # noqa: E402, F401 - lists its attacks
@@ -76,6 +77,10 @@ def run(names: list[str], seconds: float, server) -> dict:
     # By contract a region that was registered over HTTP or gRPC stays when its client goes.
     with contextlib.suppress(*DEFENCE):
         post(server, "/v2/systemsharedmemory/unregister", {})
+    # So does a model.
+    for child, name in zip(children, names):
+        if ATTACKS[name].__module__ == attack_configurations.__name__:
+            attack_configurations.unload_left(server, child)
     for child in children:
         for left in SHM.glob(f"{OBJECTS}{child}_*"):
             left.unlink()

@@ -20,6 +20,8 @@ import threading
 import grpc
 from clients import GrpcClient, Made, Refused, Reply, parameters_of, pb
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from older_kernel import SO_PASSRIGHTS
+from servers import tests_older_kernel
 
 SCHEMA = pathlib.Path(__file__).resolve().parents[2] / "crates" / "wire" / "proto" / "session.proto"
 PACKET_BYTES_MAX = 131_072
@@ -95,6 +97,16 @@ HELLO = {"version_min": 1, "version_max": 1, "client": "hostile"}
 # ---------------------------------------------------------------------------------------------- one socket
 
 
+def refuses_descriptors() -> bool:
+    """Whether the kernel of the servers can refuse descriptors that are passed to a Unix socket (Linux 6.16 and later)."""
+    if tests_older_kernel():
+        return False
+    with socket.socket(socket.AF_UNIX) as one, contextlib.suppress(OSError):
+        one.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
+        return True
+    return False
+
+
 class Raw:
     """A connected socket on which a test writes what it likes. Its descriptors are closed with it."""
 
@@ -161,9 +173,9 @@ class Raw:
         self.close()
 
 
-def welcomed(path) -> Raw:
+def welcomed(path, headers: dict[str, str] | None = None) -> Raw:
     raw = Raw(path)
-    raw.call(1, hello=HELLO)
+    raw.call(1, hello=HELLO | {"headers": headers or {}})
     answer = raw.answer()
     assert answer is not None and answer.WhichOneof("answer") == "welcome", answer
     raw.welcome = answer.welcome
@@ -210,8 +222,8 @@ class SessionClient:
 
     protocol = "session"
 
-    def __init__(self, path):
-        self.raw = welcomed(path)
+    def __init__(self, path, headers: dict[str, str] | None = None):
+        self.raw = welcomed(path, headers)
         self.welcome = self.raw.welcome
         self.raw.socket.settimeout(None)
         self.ids, self.lock = itertools.count(2), threading.Lock()

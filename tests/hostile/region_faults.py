@@ -26,14 +26,14 @@ LIES = [5, 60, SIZE, 2**31 - 1, 2**31, 2**32 - 8, 2**32 - 1]
 class Meanwhile(threading.Thread):
     """Does a thing again and again as long as the `with` block lasts."""
 
-    def __init__(self, deed):
+    def __init__(self, action):
         super().__init__()
-        self.deed, self.ended, self.failure = deed, threading.Event(), None
+        self.action, self.ended, self.failure = action, threading.Event(), None
 
     def run(self) -> None:
         try:
             while not self.ended.is_set():
-                self.deed()
+                self.action()
         except BaseException as failure:  # noqa: BLE001 - told by the main thread
             self.failure = failure
 

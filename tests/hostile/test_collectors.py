@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import servers
 from busy import front_threads_come_back
-from clients import fp32, http_call, http_infer, open_client
+from clients import GrpcClient, fp32, http_call, http_infer, open_client
 from meters import metric, peak
+from packets import open_session
 from witness import resident
 
 TRACES_BYTES_MAX = 64 << 20
@@ -163,5 +164,35 @@ def test_headers_that_name_a_trace_may_be_of_any_size_and_kind(launcher):
             assert metric(server, "nerite_trace_bytes") == 0
             for _ in range(200):
                 http_infer(server.http, "identity_fp32", document, headers={**PARENT, "tracestate": "a=" + "x" * 4000}).ok()
+        assert 0 < metric(server, "nerite_trace_bytes") < 1 << 20
+        assert http_call(server.http, "GET", "/v2/health/live").status == 200
+
+
+def test_the_trace_context_of_a_packet_may_be_of_any_size_and_kind(launcher, tmp_path):
+    if launcher.oracle:
+        pytest.skip("2.51 has no sessions")
+    flags = ["--trace-config=mode=opentelemetry", "--trace-config=rate=0", "--trace-config=level=TIMESTAMPS"]
+    repository, path = launcher.copy_of("collectors_packets", "identity_fp32"), tmp_path / "session"
+    with collector(None) as url, launcher.running(
+        "collectors_packets", *flags, f"--trace-config=opentelemetry,url={url}", f"--session-socket={path}", repository=repository
+    ) as server, open_session(path) as client:
+        infer = {"request": GrpcClient.request(client, "identity_fp32", [fp32("INPUT0", [1])]).SerializeToString()}
+        prepared, _ = client.call(prepare={"infer": infer})
+        handle = prepared.prepared.handle
+
+        def check(parent: bytes, state: bytes) -> None:
+            trace = {"trace_parent": parent, "trace_state": state}
+            for call in ({"infer": {**infer, "trace": trace}}, {"call_prepared": {"handle": handle, "trace": trace}}):
+                message, _ = client.call(**call)
+                assert message.WhichOneof("answer") == "inference", message
+
+        good = PARENT["traceparent"].encode()
+        with front_threads_come_back(server):
+            for parent in (b"", b"-" * 55, b"0" * 55, b"f" * 60_000, b"00-" + b"g" * 32 + b"-" + b"1" * 16 + b"-01", b"\xe4\0\n" * 20):
+                for state in (b"", b"x" * 60_000, b"\xff\0\n", good):
+                    check(parent, state)
+            assert metric(server, "nerite_trace_bytes") == 0
+            for _ in range(100):
+                check(good, b"a=" + b"x" * 60_000)
         assert 0 < metric(server, "nerite_trace_bytes") < 1 << 20
         assert http_call(server.http, "GET", "/v2/health/live").status == 200

@@ -31,18 +31,14 @@ MISUSED = {f"TRITONBACKEND_ModelInstance{name}" for name in ("ProfileName", "Sec
     "InferenceRequestRemoveAllInputs", "InferenceRequestRemoveAllRequestedOutputs", "InferenceRequestRemoveInput",
     "InferenceRequestRemoveRequestedOutput", "InferenceRequestSetDoubleParameter", "InferenceRequestSetPriority",
     "InferenceRequestSetPriorityUInt64", "InferenceRequestTimeoutMicroseconds", "ResponseAllocatorSetBufferAttributesFunction")}  # fmt: skip
-INVALID_ARG, UNSUPPORTED = "3", "5"
+INVALID_ARG = "3"
 TRIED = (set(IMPORTED) | MORE | MISUSED) - PLAIN
 # A NULL is nothing to delete, as in Triton.
 DELETE_NULL = (
     "TRITONBACKEND_ResponseDelete", "TRITONBACKEND_ResponseFactoryDelete", "TRITONSERVER_BufferAttributesDelete", "TRITONSERVER_InferenceRequestDelete",
     "TRITONSERVER_InferenceResponseDelete", "TRITONSERVER_MessageDelete", "TRITONSERVER_MetricArgsDelete", "TRITONSERVER_ResponseAllocatorDelete",
 )  # fmt: skip
-# The version of a configuration is looked at before the model.
-OTHERWISE = {
-    **{("null", name): "succeeds" for name in DELETE_NULL},
-    **{(how, f"TRITONBACKEND_{name}"): UNSUPPORTED for how in ("null", "gone", "other") for name in ("ModelConfig", "ModelSetConfig")},
-}
+OTHERWISE = {("null", name): "succeeds" for name in DELETE_NULL}
 
 
 @pytest.fixture(params=["server", "process"])

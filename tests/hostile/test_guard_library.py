@@ -20,7 +20,7 @@ ROOT = HERE.parents[1]
 FUNCTIONS = {f"nerite_guard_{name}" for name in ("install", "map", "unmap", "lost_at", "faults", "end_with_parent")}
 # What the C library is asked for. `abort` is what a panic would call: there is none left in it.
 IMPORTED = {
-    "__errno_location", "getpgrp", "getpid", "kill", "memcpy", "memset", "mmap", "munmap", "prctl", "raise", "sched_yield", "sigaction", "sysconf",
+    "__errno_location", "getpgrp", "getpid", "kill", "memcpy", "memset", "mmap", "munmap", "prctl", "raise", "sched_yield", "sigaction", "syscall", "sysconf",
 }  # fmt: skip
 # What the linker's start files ask for, if it is there. None of it is.
 START_FILES = {"_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable", "__cxa_finalize", "__gmon_start__"}

@@ -6,6 +6,7 @@
 
 import concurrent.futures
 import functools
+import json
 import os
 import time
 
@@ -82,17 +83,17 @@ def others_are_spared(victim):
         yield found
         each_is_answered_again(found)
     assert process_of(victim, "i_witness") == spared, "the process of another model was replaced"
-    # What died comes to life again with the next request.
+    # What died comes to life again, after a pause if processes were killed before they had answered.
+    comes_to(lambda: len(workers_of(victim)), len(MODELS))
     for model in MODELS:
         process_of(victim, model)
-    comes_to(lambda: len(workers_of(victim)), len(MODELS))
     check_no_memory_of_clients(victim)
 
 
 def died(model: str, how: str) -> str:
     return (
-        f"model '{model}' of backend 'sample', isolated instance '{model}_0_0': its process {how} while it had this request; the next request "
-        "starts it anew"
+        f"model '{model}' of backend 'sample', isolated instance '{model}_0_0': its process {how} while it had this request; it is "
+        "started anew"
     )
 
 
@@ -135,6 +136,30 @@ def test_a_backend_that_hangs_at_the_end_is_ended(victim):
         comes_to(lambda: state_of(pid), "")
         client.load("i_stuck")
     assert process_of(victim, "i_stuck") != pid
+
+
+@pytest.mark.usefixtures("others_are_spared")
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_configuration_of_a_client_brings_no_backend_into_the_servers_process(victim, protocol):
+    tensor = {"data_type": "TYPE_FP32", "dims": [-1]}
+    sent = {
+        "backend": "sample", "input": [{"name": "IN", **tensor}], "output": [{"name": "OUT", **tensor}],
+        "instance_group": [{"kind": "KIND_CPU", "count": 1}],
+    }  # fmt: skip
+    begins = "failed to load 'i_die', failed to poll from model repository: "
+    brings = f"{begins}the configuration that a load of model 'i_die' brings"
+    for key, value, text in [
+        ("isolated", "false", f"{brings} sets isolated to 'false', which the model's own configuration does not"),
+        ("isolated", "", f"{brings} sets isolated to '', which the model's own configuration does not"),
+        ("nerite.cost_bound", "input_sizes", f"{brings} sets nerite.cost_bound to 'input_sizes', which"),
+        ("intra_op_thread_count", "4096", f"{brings} sets intra_op_thread_count to '4096', which"),
+        ("session.intra_op.allow_spinning", "1", f"{brings} sets session.intra_op.allow_spinning to '1', which"),
+    ]:
+        parameters = {"mode": {"string_value": "die"}, key: {"string_value": value}}
+        with any_client(protocol, victim) as client, refuses("INTERNAL", text):
+            client.load("i_die", {"config": json.dumps({**sent, "parameters": parameters})})
+    with any_client(protocol, victim) as client, refuses("INTERNAL", died("i_die", ENDS[0][1])):
+        client.infer("i_die", [fp32("IN", [1])])
 
 
 class BackendThread(RequestThread):

@@ -10,7 +10,7 @@ from passages import memory_of
 from python_setup import serving, strings
 from test_copies import copied
 
-MODELS = ("py_asking", "py_identity", "py_decoupled", "py_sleeping", "py_deeds")
+MODELS = ("py_asking", "py_identity", "py_decoupled", "py_sleeping", "py_actions")
 COUNT = 1 << 18
 
 

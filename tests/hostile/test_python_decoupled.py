@@ -55,7 +55,12 @@ def resident(pid: int) -> int:
 
 
 def model_process(server) -> int:
-    stream = Stream(server).send("send(text(os.getpid()), FINAL)")
+    return value_in_process(server, "os.getpid()")
+
+
+def value_in_process(server, what: str) -> int:
+    """What this is in the process of the model."""
+    stream = Stream(server).send(f"send(text({what}), FINAL)")
     try:
         return int(strings(stream.next().infer_response.raw_output_contents[0])[0])
     finally:
@@ -87,6 +92,91 @@ def test_a_model_that_is_faster_than_its_client_waits_for_it(server, way):
     began = time.monotonic()
     assert model_process(server)
     assert time.monotonic() - began < 2.0
+    unread.close()
+
+
+MANY = "for n in range(2000):\n    send(numbers(*[n] * 1000))\nsend(flags=FINAL)"
+
+
+def begun(server, way: str, code: str):
+    """A request for many responses, none of which is read."""
+    return generate(server, code) if way == "generate_stream" else Stream(server).send(code)
+
+
+def read_all(unread) -> tuple[int, bool]:
+    """How many responses with outputs come to the end, and whether an error says that they were not read."""
+    if isinstance(unread, Stream):
+        count = 0
+        for one in unread.call:
+            count += bool(one.infer_response.outputs)
+            if one.error_message or one.infer_response.parameters["triton_final_response"].bool_param:
+                return count, "the client does not read: " in one.error_message
+        raise AssertionError("no last response")
+    unread.settimeout(TIMEOUT_S)
+    found = bytearray()
+    while not found.endswith(b"\r\n0\r\n\r\n"):
+        piece = unread.recv(1 << 20)
+        assert piece, "no end of the answer"
+        found += piece
+    return found.count(b'"MORE":['), b"the client does not read: " in found
+
+
+@pytest.mark.parametrize("way", ["generate_stream", "grpc"])
+@pytest.mark.parametrize(("code", "is_ended"), [(MANY, False), (FOREVER, True)], ids=["many", "for_ever"])
+def test_a_client_that_does_not_read_keeps_the_instance_from_nobody(server, way, code, is_ended):
+    """`execute` itself sends 2,000 responses of 4 KB, which the server keeps, or 80 KB for ever, which end the request. Others are answered by the only
+    instance before anything is read: `FOREVER` lets go of it only because it sees that its request is over."""
+    unread = begun(server, way, code)
+    time.sleep(0.3)
+    for _ in range(3):
+        assert model_process(server)
+    # The connection lives, so the others did not wait for its end.
+    count, ended = read_all(unread)
+    assert ended == is_ended and (count == 2000 or is_ended and count > 500), (count, ended)
+    unread.close()
+
+
+@pytest.mark.parametrize("code", [FOREVER, IN_A_THREAD], ids=["execute", "thread"])
+def test_the_request_of_a_client_that_does_not_read_ends_with_the_numbers(server, code):
+    """That of a thread ends as well while the process has another request."""
+    other = Stream(server).send("self.kept.append(sender)\nsend(text('begun'))")
+    assert strings(other.next().infer_response.raw_output_contents[0]) == ["begun"]
+    stream = Stream(server).send(code)
+    assert not stream.next().error_message
+    # Answered once `execute` has ended, or while the thread runs. Nobody reads until that has ended as well.
+    deadline = time.monotonic() + TIMEOUT_S
+    while (threads := value_in_process(server, "sum('later_work' in one.name for one in threading.enumerate())")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not threads
+    text = next(one.error_message for one in stream.call if one.error_message)
+    assert "the client does not read: " in text and "the server keeps 67108864 bytes at most" in text, text
+    for one in (stream, other, Stream(server).send("self.kept.clear()\nsend(flags=FINAL)")):
+        one.close()
+
+
+SEND_ALL = """
+import queue
+if not hasattr(self, 'sends'):
+    self.sends = queue.Queue()
+    def later_sends():
+        while True:
+            whose, what = self.sends.get()
+            whose.send(*what)
+    threading.Thread(target=later_sends, daemon=True).start()
+for n in range({count}):
+    self.sends.put((sender, (numbers(*[n] * 1000),)))
+self.sends.put((sender, (None, FINAL)))
+"""
+
+
+def test_one_thread_that_answers_all_requests_goes_on(server):
+    """As the models do that collect the requests of all clients for an engine of their own."""
+    unread = Stream(server).send(SEND_ALL.format(count=2000))
+    time.sleep(0.3)
+    reads = Stream(server).send(SEND_ALL.format(count=10))
+    answers = [reads.next() for _ in range(11)]
+    assert answers[-1].infer_response.parameters["triton_final_response"].bool_param
+    reads.close()
     unread.close()
 
 

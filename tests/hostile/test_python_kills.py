@@ -64,7 +64,7 @@ def test_processes_that_are_killed_under_load(victim):
         return [pid for pid in living(victim) if pid != spared]
 
     def restored():
-        # A process that died is started anew by the next request that is for it.
+        # A process that died is started anew.
         comes_to(lambda: len(living(victim)), 4)
 
     with everybody(victim) as witnesses:

@@ -23,6 +23,7 @@ from clients import Given, Refused, RequestedOutput, open_client, refuses
 from server_setup import DELAY_MS, onnxruntime_library
 from meanwhile import Delay, again_if_too_late
 from region_faults import LIES, PAGE, Meanwhile
+from meters import metric
 from passages import SIZE, check_lost, lost, through
 from regions import SHM, Region, fresh_name
 from witness import MADE, any_client, comes_to, lent, mapped_objects, mappings, times, witnesses
@@ -201,9 +202,9 @@ def test_a_key_that_names_no_shared_memory_object(client, species, make):
         path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
-def test_an_object_that_is_huge_on_paper(client):
-    """32 TiB of address space without a page of memory; more than a server hands out is refused with the bound."""
-    huge = 1 << (37 if client.protocol == "session" else 45)
+def test_an_object_that_is_huge_on_paper(victim, client):
+    """Ten times the memory as address space, without a page of memory; more than a server hands out is refused with the bound."""
+    huge = 10 * metric(victim, "nv_cpu_memory_total_bytes")
     with lent(client, PAGE) as made:
         name = fresh_name()
         os.truncate(made.path, huge)

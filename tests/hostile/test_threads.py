@@ -1,19 +1,26 @@
-"""What if the system gives the server no more threads?
+"""What if the system gives the server no more threads, and how many does a client make it start?
 
-Who may have how many is counted for each user but root, so the server runs as another one; that needs root.
+Who may have how many is counted for each user but root, so where the system's limit counts, the server runs as another one; that needs root.
 """
 
+import contextlib
 import os
 import pathlib
 import shutil
 import subprocess
 import tempfile
 
+import grpc
 import pytest
 import servers
-from clients import http_call
+from clients import http_call, pb, service_stub
+from meters import peak
 
 MODELS = 40
+# Calls that read the repository: at a time over each connection, and connections.
+INDEXES, CONNECTIONS = 100, 4
+# Threads that a server may have while it answers those: its own, and 16 that read the disk, of which one peer gets 4. Before there was such a limit, there were 338.
+THREADS_MAX = 64
 # Whose threads the system counts: nobody else's, not those of another run of these tests either.
 STRANGER = 1_000_000 + os.getpid()
 # Threads of a server that has one front thread and no worker: eight that it always has, and at times one that trims the heap or unmaps memory.
@@ -98,3 +105,19 @@ def test_a_load_without_a_thread(few):
     assert http_call(server.http, "POST", "/v2/repository/models/m1/load").status == 200
     assert infer(server, "m1").status == 200
     assert server.process.poll() is None
+
+
+def test_a_client_that_asks_for_many_indexes_at_once_gets_few_threads(launcher):
+    repository = launcher.copy_of("indexes", "identity_fp32")
+    for model in range(1000):
+        shutil.copytree(repository / "identity_fp32", repository / f"m{model}")
+    flags = ["--model-control-mode=explicit", "--session-socket=off"]
+    with launcher.running("indexes", *flags, repository=repository) as server, contextlib.ExitStack() as open_channels:
+        # Channels with the same options would share a connection.
+        channels = [grpc.insecure_channel(server.grpc, options=[("grpc.max_receive_message_length", -1), ("own", at)]) for at in range(CONNECTIONS)]
+        stubs = [service_stub(open_channels.enter_context(channel)) for channel in channels]
+        with peak(lambda: len(os.listdir(f"/proc/{server.pid}/task"))) as most:
+            calls = [stub.RepositoryIndex.future(pb.RepositoryIndexRequest(), timeout=60) for stub in stubs for _ in range(INDEXES)]
+            found = {len(call.result().models) for call in calls}
+        assert found == {1001}
+        assert most.most <= THREADS_MAX, most.most

@@ -13,7 +13,8 @@ import grpc
 import numpy as np
 import pytest
 import servers
-from clients import grpc_channel, http_call, http_infer, pb, service_stub
+from clients import Refused, fp32, grpc_channel, http_call, http_infer, pb, service_stub
+from packets import SessionClient
 from tritonclient.utils import InferenceServerException
 from witness import resident
 
@@ -236,3 +237,26 @@ def test_a_quota_is_not_evaded_by_connections_or_protocols_and_is_nobody_elses(g
     assert sum(passed.values()) <= BURST + RATE * took_s + 1
     assert all(refused[way] for way in ("http", "grpc", "stream", "session")), refused
     assert honest.statuses[200] > 10, "another token's quota is its own"
+
+
+def test_bytes_that_came_over_a_session_are_owed_and_bytes_in_leases_are_not(guarded):
+    def session(name: str) -> SessionClient:
+        return SessionClient(guarded.session, bearer(name))
+
+    put(guarded.tokens, guarded.tokens.read_text() + token("bytes", 'scopes = ["infer", "regions"]\nbytes_per_second = 1000'))
+    deadline = time.monotonic() + 30
+    while infers(guarded, "bytes") == 401 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    with nerite.connect(f"unix:{guarded.session}", token="bytes-secret") as client:
+        model = client.model("identity_fp32")
+        # Far more than the quota, in shared memory.
+        for _ in range(5):
+            assert model(np.ones(5000, np.float32)).OUTPUT0.shape == (5000,)
+    time.sleep(1)
+    with contextlib.closing(session("bytes")) as client:
+        client.infer("identity_fp32", [fp32("INPUT0", [1.0] * 500)])
+        with pytest.raises(Refused) as caught:
+            client.infer("identity_fp32", [fp32("INPUT0", [1.0])])
+        assert caught.value.status == grpc.StatusCode.RESOURCE_EXHAUSTED and "1000 bytes of tensors per second" in str(caught.value)
+    with contextlib.closing(session("honest")) as client:
+        client.infer("identity_fp32", [fp32("INPUT0", [1.0] * 500)])

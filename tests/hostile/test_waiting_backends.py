@@ -209,6 +209,18 @@ def test_a_backend_that_aborts_is_named(launcher):
         assert "error: backend 'sample' aborts the process" in server.log_text()
 
 
+def test_an_abort_on_a_thread_of_the_backends_own_names_what_is_loaded(launcher):
+    if launcher.oracle:
+        pytest.skip("of this server")
+    repository = launcher.scratch / "aborts_apart"
+    put(repository, "thread", "thread", backend="careless")
+    with serving(launcher, "aborts_apart", repository, sources=("careless",)) as server, open_client("http", server) as client:
+        with pytest.raises(Exception):
+            client.infer("thread", [fp32("IN", [2])])
+        assert server.process.wait(30) == -signal.SIGABRT
+        assert "it may be one of a backend's own. Loaded are: 'careless'." in server.log_text()
+
+
 def test_sigabrt_from_another_process_ends_the_server(launcher):
     if launcher.oracle:
         pytest.skip("of this server")
@@ -218,3 +230,4 @@ def test_sigabrt_from_another_process_ends_the_server(launcher):
         os.kill(server.pid, signal.SIGABRT)
         assert server.process.wait(30) == -signal.SIGABRT
         assert "aborts the process" not in server.log_text()
+        assert "the process is aborted on a thread" not in server.log_text()

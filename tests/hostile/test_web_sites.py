@@ -20,6 +20,11 @@ JSON = {"Content-Type": "application/json"}
 LOAD = "/ui/api/v2/repository/models/simple/unload"
 DATA = ("/ui/api/visitor", "/ui/api/models", "/ui/api/memory", "/ui/api/requests/0", "/ui/api/v2/models/simple/config")
 FLOOD = 4000
+# Whole: a source more in any part would let others in.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
 
 
 @pytest.fixture(scope="module")
@@ -81,10 +86,25 @@ def test_no_answer_may_be_read_framed_or_guessed_by_others(loadable):
         *(http_call(loadable.metrics, "GET", path) for path in ("/", "/ui/main.js", *DATA)),
     ):
         assert not any(name.startswith("access-control-") for name in answer.headers)
-        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
-        assert "'unsafe" not in answer.headers["content-security-policy"]
+        assert answer.headers["content-security-policy"] == POLICY
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+
+
+@pytest.mark.parametrize("path", ["/", "/ui", "/ui/", "/ui/main.js", "/ui/api/models"])
+def test_the_ports_for_inference_have_no_page(loadable, path):
+    answer = http_call(loadable.http, "GET", path)
+    assert answer.status == 404 and b"<html" not in answer.body.lower() and "content-security-policy" not in answer.headers
+    host, _, port = loadable.grpc.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as peer, contextlib.suppress(ConnectionError):
+        peer.sendall(f"GET {path} HTTP/1.1\r\nHost: {loadable.grpc}\r\n\r\n".encode())
+        peer.settimeout(30)
+        received = b""
+        while part := peer.recv(1 << 16):
+            received += part
+            if len(received) > 9:
+                break
+        assert not received.startswith(b"HTTP/1.") and b"<html" not in received.lower(), received[:200]
 
 
 def test_the_page_itself_and_programs_may_do_what_others_may_not(loadable):

@@ -208,6 +208,7 @@ def narrow():
     steps = [f"p{at}" for at in range(200)]
     write("powers", [node("MatMul", f"{before} x", after) for before, after in zip(["x", *steps], [*steps, "y"])],
           [value("x", FP32, "n", "n")], [value("y", FP32, "n", "n")])
+    write("products", [node("MatMul", "x x", "y")], [value("x", FP32, "count", "n", "n")], [value("y", FP32, "count", "n", "n")])
 
 
 def divided():

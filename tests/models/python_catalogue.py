@@ -53,10 +53,10 @@ def models() -> list[Model]:
         ),
         python("py_facts", "facts", tensors(INPUT0="FP32"), tensors(FACTS="BYTES")),
         python("py_speaks", "speaks", tensors(LEVEL="BYTES", TEXT="BYTES"), tensors(SAID="BYTES")),
-        python("py_senders", "senders", tensors(DEED="BYTES"), tensors(SAID="BYTES")),
+        python("py_senders", "senders", tensors(ACTION="BYTES"), tensors(SAID="BYTES")),
         vector("py_coroutine", "coroutine"),
         python(
-            "py_deeds", "deeds", (*tensors(DEED="BYTES"), Tensor("NUMBERS", "FP32", (-1,), optional=True)),
+            "py_actions", "actions", (*tensors(ACTION="BYTES"), Tensor("NUMBERS", "FP32", (-1,), optional=True)),
             tensors(SAID="BYTES", MORE="FP32"),
         ),
         python("py_sleeping", "sleeping", tensors(MS="INT32"), tensors(WAS="BYTES")),

@@ -5,9 +5,10 @@ A page is a list of fenced blocks, which run in order, in one shell, in an empty
 * ```` ```console ````: a line that begins with ``$ `` is a command, lines that begin with ``> `` go on with it, and what follows is what it prints,
   if the page shows that. ``…`` stands for any text of a line, a line of it alone for any lines. A command must end with 0.
 * a block of any other language whose first line is ``# name``, a path with an ending: that file is written.
-* ```` ```python ```` without a name: that program is run.
-* a block below ``<!-- not run: reason -->`` is passed over; ```` ```text ```` is no command, and neither is a part of a file of settings without a name
-  (`PARTS`).
+* ```` ```python ```` without a name: that program is run. One that is shown as in Python's own shell, after ``>>> ``, is run as well.
+* a block below ``<!-- stays up -->`` has a command that starts a server. It runs in the background until the page ends, or another such block comes.
+* a block below ``<!-- not run: reason -->`` is passed over. The reason names the test that runs the same, or what that needs (`NEEDS`).
+* ```` ```text ```` is no command, so no line of it may begin like one (`PROGRAMS`). A part of a file of settings without a name is none either (`PARTS`).
 
 Anything else would be shown and never run, which is an error.
 """
@@ -31,6 +32,12 @@ OBJECTS = ("in", "quick", "both", "short", "left")
 ANY = "…"
 # The languages of settings.
 PARTS = ("protobuf", "toml", "ini")
+# How a command begins.
+PROGRAMS = ("nerite ", "docker ", "cargo ", "pip ", "curl ", "python ")
+# What a block needs that no test has. The reason goes on with which one.
+NEEDS = ("needs another host: ", "needs hardware: ", "needs a registry: ")
+# What runs tests, and one of its functions where it is said.
+TESTS = re.compile(r"((?:tests|python/tests|crates/\w+/tests)/[\w/]*\w+\.(?:py|rs)|\.ci/run)(?:::(\w+))?")
 
 
 @dataclasses.dataclass
@@ -52,21 +59,50 @@ def steps(page: str) -> list[Step]:
     """What a page asks its reader to do."""
     found: list[Step] = []
     lines = page.splitlines()
-    reason, at = "", 0
+    # What the comment above a block says of it.
+    comment, at = "", 0
     while at < len(lines):
         line = lines[at]
         if line.startswith("    ") and not lines[at - 1].strip():
             raise Unclear(f"line {at + 1}: an indented block; write ```console or ```text")
         if line.startswith("```"):
             end = lines.index("```", at + 1)
-            if not reason:
-                found += steps_of(line.removeprefix("```"), lines[at + 1 : end], at + 2)
-            reason, at = "", end
+            if comment.startswith("not run: "):
+                check_reason(comment.removeprefix("not run: "), at)
+            else:
+                made = steps_of(line.removeprefix("```"), lines[at + 1 : end], at + 2)
+                found += [in_background(step) for step in made] if comment == "stays up" else made
+            comment, at = "", end
         elif line.strip():
-            comment = re.fullmatch(r"<!-- not run: (.+) -->", line)
-            reason = comment.group(1) if comment else ""
+            said = re.fullmatch(r"<!-- (not run: .+|stays up) -->", line)
+            comment = said.group(1) if said else ""
         at += 1
     return found
+
+
+def check_reason(reason: str, line: int) -> None:
+    """Refuses a reason that names no test and nothing that tests lack."""
+    named = TESTS.findall(reason)
+    for place, function in named:
+        path = ROOT / place
+        if not path.is_file():
+            raise Unclear(f"line {line}: there is no {place}")
+        if function and not re.search(rf"^\s*(?:def|fn) {function}\b", path.read_text(), re.M):
+            raise Unclear(f"line {line}: {place} has no {function}")
+    if not named and not reason.startswith(NEEDS):
+        raise Unclear(f"line {line}: '{reason}' names no test, and does not begin with one of {NEEDS}")
+
+
+def in_background(step: Step) -> Step:
+    """Starts a server, and ends the one that was started so before it."""
+    if step.expected or step.name:
+        raise Unclear(f"line {step.line}: what stays up is a command, and its output is not compared")
+    command = f"""[ -z "$up" ] || {{ kill $up; wait $up; }}
+{step.command} > stays_up.log 2>&1 &
+up=$!
+while kill -0 $up && ! nerite ready; do sleep 0.1; done 2>/dev/null
+nerite ready"""
+    return Step(step.line, command=command)
 
 
 def parts(page: str, language: str) -> list[str]:
@@ -78,11 +114,16 @@ def steps_of(language: str, lines: list[str], first: int) -> list[Step]:
     if language == "console":
         return console(lines, first)
     if language == "text":
+        for number, line in enumerate(lines, first):
+            if line.startswith(PROGRAMS):
+                raise Unclear(f"line {number}: a command in a text; write ```console")
         return []
     named = re.fullmatch(r"# ([\w./-]+\.\w+)", lines[0]) if lines else None
     if named:
         return [Step(first, name=named.group(1), text="\n".join(lines) + "\n")]
     if language == "python":
+        if lines and lines[0].startswith(">>> "):
+            lines = [line[4:] for line in lines if line.startswith((">>> ", "... "))]
         return [Step(first, command="python -c " + quoted("\n".join(lines)))]
     if language in PARTS:
         return []
@@ -179,7 +220,17 @@ class Shell:
         note.write_text(self.moved(step.text or step.command))
         if step.name:
             return f"mkdir -p {quoted(str(pathlib.PurePath(step.name).parent))} && cp {note} {quoted(step.name)} || exit\n"
-        return f". {note} > {note}.out 2>&1; echo $? > {note}.status; grep -qx 0 {note}.status || exit\n"
+        clock = f"echo ${{EPOCHREALTIME/,/.}} >> {note}.times"
+        return f"{clock}; . {note} > {note}.out 2>&1; echo $? > {note}.status; {clock}; grep -qx 0 {note}.status || exit\n"
+
+    def seconds(self, wanted: list[Step]) -> dict[int, float]:
+        """How long each command took, by its line. Each must have been run."""
+        found = {}
+        for index, step in enumerate(wanted):
+            if step.command:
+                began, ended = map(float, pathlib.Path(f"{self.notes / str(index)}.times").read_text().split())
+                found[step.line] = ended - began
+        return found
 
     def check(self, index: int, step: Step) -> None:
         if step.name:

@@ -13,7 +13,7 @@ import time
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-REPLACED = ("cargo", "rustc", "rustup", "gcc", "aarch64-linux-gnu-gcc", "chromedriver", "podman", "runc", "iptables", "apt-get")
+REPLACED = ("cargo", "rustc", "rustup", "gcc", "aarch64-linux-gnu-gcc", "chromedriver", "zsh", "fish", "podman", "runc", "iptables", "apt-get", "dpkg")
 SETUPS = ("perf_analyzer/setup_perf.py", "packaging/setup_prometheus.py", "packaging/setup_linters.py", "packaging/setup_containers.py")
 WORKS = "#!/bin/sh\n"
 # Debian's lists are out of date until they are fetched.
@@ -71,6 +71,30 @@ def test_a_setup_that_fails_is_reported_and_fails_nothing(place, setup):
     done = run(place)
     assert done.returncode == 0 and "all good" in done.stdout, done.stdout
     assert "there is no network" in done.stdout and "not to be had here" in done.stdout
+
+
+def test_libraries_that_cannot_be_had_are_reported_and_fail_nothing(place):
+    replace(place, "dpkg", "#!/bin/sh\nexit 1\n")
+    replace(place, "apt-get", f'#!/bin/sh\necho "$@" >> {place / "asked"}\necho "there is no mirror" >&2\nexit 100\n')
+    done = run(place)
+    assert done.returncode == 0 and "all good" in done.stdout, done.stdout
+    assert "there is no mirror" in done.stdout and "python3-torch python3-sklearn python3-pil are not to be had here" in done.stdout
+    assert "--no-install-recommends python3-torch python3-sklearn python3-pil" in (place / "asked").read_text()
+
+
+def test_an_installation_of_packages_outlives_a_failed_step(place):
+    """Half of a package would stop the next installation."""
+    replace(place, "dpkg", "#!/bin/sh\nexit 1\n")
+    begun, ended, go_on = (place / name for name in ("begun", "ended", "go_on"))
+    replace(place, "apt-get", f"#!/bin/sh\ntouch {begun}\nuntil [ -e {go_on} ]; do sleep 0.02; done\ntouch {ended}\n")
+    replace(place, "cargo", f'#!/bin/sh\n[ "$1" != fetch ] || {{ until [ -e {begun} ]; do sleep 0.02; done; exit 101; }}\n')
+    done = run(place)
+    assert done.returncode == 101 and not ended.exists(), done.stdout
+    go_on.touch()
+    until = time.monotonic() + 10
+    while not ended.exists():
+        assert time.monotonic() < until, "the installation was ended"
+        time.sleep(0.02)
 
 
 def test_a_failed_step_ends_the_downloads_and_shows_what_they_said(place):

@@ -89,6 +89,48 @@ def test_faults_are_reported_with_file_and_line_and_end_the_start(program, tmp_p
     assert run(alias, "--config", config).returncode == 1
 
 
+def test_check_names_all_that_cannot_be_used_unless_told_otherwise(program, tmp_path):
+    config = tmp_path / "nerite.toml"
+    config.write_text(f"model-repository = '{tmp_path / 'none'}'\nhttp-use-ssl = true\nhttp-server-cert = '{config}'\nhttp-server-key = '/no/key'\n")
+    expect = [
+        f"{config}:1: model-repository: there is no directory '{tmp_path / 'none'}'; make it, or name another",
+        f"{config}:3: http-server-cert: '{config}' cannot be read as PEM: no items found; name",
+        f"{config}:4: http-server-key: '/no/key' cannot be read as PEM: ",
+    ]
+    checked = run(program, "config", "check", config)
+    lines = checked.stderr.splitlines()
+    assert checked.returncode == 1 and len(lines) == len(expect), checked.stderr
+    assert all(line.startswith(start) for line, start in zip(lines, expect)), checked.stderr
+    assert run(program, "config", "check", "--no-files", config).returncode == 0
+    flags = ["--config", config, "--http-use-ssl=false"]
+    assert run(program, "config", "check", *flags, NERITE_MODEL_REPOSITORY=str(EXAMPLES)).returncode == 0
+    other = run(program, "config", "check", *flags, NERITE_MODEL_REPOSITORY="/no/models")
+    assert other.returncode == 1
+    assert other.stderr == "NERITE_MODEL_REPOSITORY: model-repository: there is no directory '/no/models'; make it, or name another\n"
+    assert run(program, "config", "check").returncode == 2
+    assert run(program, "config", "check", config, config).returncode == 2
+
+
+def test_check_looks_at_the_places_of_sandboxes_and_at_the_certificates_for_the_collector(program, tmp_path):
+    missing = tmp_path / "none"
+    flags = [
+        f"--model-repository={EXAMPLES}", "--backend-config=python,sandbox=on", f"--backend-config=python,sandbox-read={tmp_path}:{missing}",
+        "--trace-config=mode=opentelemetry", "--trace-config=opentelemetry,url=https://localhost:4318/v1/traces",
+    ]  # fmt: skip
+    checked = run(program, "config", "check", *flags, OTEL_EXPORTER_OTLP_CERTIFICATE=str(missing))
+    assert checked.returncode == 0, checked
+    assert checked.stdout.splitlines()[:-1] == [
+        f"note: backend-config: python,sandbox-read: there is no '{missing}'; make it, or name another place",
+        f"note: trace-config: certificates in '{missing}': No such file or directory (os error 2); name the authority's in PEM by OTEL_EXPORTER_OTLP_CERTIFICATE",
+    ]
+    relative = [*flags, "--backend-config=python,sandbox-write=tmp", "--http-use-ssl=true", f"--http-server-cert={missing}", "--http-server-key=/no/key"]
+    refused = run(program, "config", "check", *relative)
+    assert refused.returncode == 1 and len(refused.stderr.splitlines()) == 3, refused
+    assert "python,sandbox-write has 'tmp', which is no whole path; write it from '/' on" in refused.stderr
+    alone = run(program, "config", "check", "--no-files", *relative, OTEL_EXPORTER_OTLP_CERTIFICATE=str(missing))
+    assert alone.returncode == 0 and "note" not in alone.stdout, alone
+
+
 def test_a_fault_of_a_variable_names_it_and_a_slip_is_reported(program, tmp_path):
     refused = run(program, "serve", NERITE_HTTP_PORT="many")
     assert refused.returncode == 1 and "NERITE_HTTP_PORT: http-port: Invalid option value. Got many" in refused.stderr

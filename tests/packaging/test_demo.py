@@ -12,10 +12,14 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TIME = r"\d[\d.]* [µm]s"
 
 
-def demo(program: pathlib.Path, path: str, **more: str) -> str:
+def environment(path: str, **more: str) -> dict[str, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("NERITE_", "PYTHON"))}
+    return {**clean, "PATH": path, **more}
+
+
+def demo(program: pathlib.Path, path: str) -> str:
     command = [program, "demo", "--exit", "--examples", ROOT / "examples"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env={**clean, "PATH": path, **more})
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment(path))
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -25,6 +29,29 @@ def test_all_ways_are_measured_where_both_clients_are(program):
     for way in ("tritonclient.http, inline", "tritonclient.http, shared memory", "tritonclient.grpc, inline", "tritonclient.grpc, shared memory", "nerite, one call"):
         assert re.search(rf"^{re.escape(way)} +{TIME} +{TIME} +{TIME}$", said, re.MULTILINE), said
     check_pipeline(said)
+    (rows,) = re.findall(r"^16 clients at once, .* weights:\n\d+ a second in batches of (\d+\.\d); one by one \d+ a second\.$", said, re.MULTILINE)
+    # A count of the server's statistics. More than 16 cannot wait at once.
+    assert 2.0 <= float(rows) <= 16.0, said
+    assert "Or open http://localhost:8002/ in a browser" in said
+
+
+def test_the_page_for_browsers_is_named_only_if_the_server_has_it(program, tmp_path):
+    (tmp_path / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "python3").chmod(0o755)
+    for switch, has_page in (("true", True), ("false", False)):
+        command = [program, "demo", "--examples", ROOT / "examples"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(str(tmp_path), NERITE_UI=switch))
+        said = ""
+        try:
+            for line in process.stdout:
+                said += line
+                if line.startswith("The server stays until Ctrl-C."):
+                    break
+        finally:
+            process.terminate()
+            process.communicate()
+        (metrics,) = re.findall(r"^  curl (127\.0\.0\.1:\d+)/metrics$", said, re.MULTILINE)
+        assert (f"Or open http://{metrics}/ in a browser" in said) == has_page, said
 
 
 def check_pipeline(said: str) -> None:

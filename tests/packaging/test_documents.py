@@ -3,6 +3,7 @@
 Pages run in an empty directory, against the program under test (`documents.py` says how).
 """
 
+import configparser
 import json
 import pathlib
 import re
@@ -16,20 +17,24 @@ import pytest
 
 ROOT = documents.ROOT
 LIMIT_S = 150
-# Pages that want something before their first command: a server of these models.
-SERVED = {"README.md": "examples/models"}
-# Or what lies in the reader's directory.
+# Pages whose programs ask a server that no command of the page starts.
+SERVED = {"docs/clients.md": "nerite serve --model-repository=models"}
+# What lies in the reader's directory.
 LINKED = {
+    "README.md": {"examples": "examples"},
     "docs/access.md": {"models": "examples/models"},
     "docs/backends.md": {"tests": "tests"},
+    "docs/clients.md": {"models": "examples/models"},
     "docs/operator.md": {"models": "examples/models"},
     "docs/page.md": {"models": "examples/models"},
     "docs/sandbox.md": {"models": "examples/models"},
+    "examples/README.md": {"examples": "examples"},
+    "packaging/wheel/README.md": {"models": "examples/models"},
 }
-ALL = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))]
+ALL = ["README.md", "examples/README.md", "packaging/wheel/README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))]
 # Of these all commands stand for what the reader has, or are run elsewhere, as a comment at each says. Or they have none.
-WITHOUT = ("architecture", "batching", "clients", "compat", "flags", "glossary", "gpu", "in-process", "install", "isolated", "promises", "python", "session", "SUMMARY",
-           "tensorflow", "threats")  # fmt: skip
+WITHOUT = ("architecture", "batching", "compat", "flags", "glossary", "gpu", "in-process", "install", "isolated", "promises", "python", "rust-client", "session",
+           "SUMMARY", "tensorflow", "threats")  # fmt: skip
 PAGES = [page for page in ALL if pathlib.Path(page).stem not in WITHOUT]
 
 
@@ -41,17 +46,13 @@ def shell(program):
     made.close()
 
 
-def serving(repository: str | None) -> list[documents.Step]:
-    if repository is None:
-        return []
-    return documents.steps(
-        f"```console\n$ nerite serve --model-repository={ROOT / repository} > server.log 2>&1 &\n"
-        "$ until nerite ready 2>/dev/null; do sleep 0.1; done\n```"
-    )
+def serving(page: str) -> list[documents.Step]:
+    """The command that starts a server for this page."""
+    return documents.steps(f"<!-- stays up -->\n```console\n$ {SERVED[page]}\n```") if page in SERVED else []
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_each_command_of_a_page_runs(shell, page):
+def test_each_command_of_a_page_runs(shell, page, record_property):
     found = documents.steps((ROOT / page).read_text())
     assert any(step.command for step in found)
     for tool in ("curl", "openssl", "gcc"):
@@ -59,7 +60,11 @@ def test_each_command_of_a_page_runs(shell, page):
             pytest.skip(f"{tool} is not installed")
     for name, place in LINKED.get(page, {}).items():
         shell.link(name, ROOT / place)
-    shell.run(serving(SERVED.get(page)) + found, LIMIT_S)
+    shell.run(serving(page) + found, LIMIT_S)
+    # Figures, and nothing to pass or fail by: `pytest -s` shows them, `--junit-xml` keeps them.
+    took = shell.seconds(serving(page) + found)
+    record_property("seconds", round(sum(took.values()), 1))
+    print(f"\n{page}: {sum(took.values()):.1f} s, of which by line", ", ".join(f"{line}: {seconds:.1f}" for line, seconds in took.items()))
 
 
 @pytest.mark.parametrize("page", [page for page in ALL if page not in PAGES])
@@ -77,6 +82,24 @@ def test_each_part_of_a_models_configuration_is_one():
         except text_format.ParseError as error:
             pytest.fail(f"{page}: {error}\n{part}")
     assert len(found) > 8
+
+
+def test_each_part_of_a_file_of_settings_is_one(program, tmp_path):
+    shown = subprocess.run([program, "config", "show"], capture_output=True, text=True, check=True).stdout
+    known = set(re.findall(r"^(?:# )?([a-z0-9-]+) = ", shown, re.M))
+    found = [(page, part) for page in ALL for part in documents.parts((ROOT / page).read_text(), "toml")]
+    own = 0
+    for page, part in found:
+        if not set(tomllib.loads(part)) & known:
+            continue
+        own += 1
+        (tmp_path / "nerite.toml").write_text(part)
+        done = subprocess.run([program, "config", "check", "--no-files", tmp_path / "nerite.toml"], capture_output=True, text=True)
+        assert done.returncode == 0, f"{page}: {done.stdout}{done.stderr}"
+    assert own and len(found) > own
+    for page in ALL:
+        for part in documents.parts((ROOT / page).read_text(), "ini"):
+            configparser.RawConfigParser().read_string(part, page)
 
 
 @pytest.mark.parametrize(
@@ -107,17 +130,47 @@ def test_a_page_that_differs_fails(shell, page, fault):
         "```console\n$ echo 8000 | wc -c\n…\n```",
         "```console\n$ cd /\n$ pwd\n/\n```",
         "```console\n$ sleep 60 &\n$ kill %1\n```",
-        "<!-- not run: never -->\n```console\n$ false\n```",
+        "<!-- not run: tests/packaging/test_demo.py runs it -->\n```console\n$ false\n```",
+        "<!-- not run: tests/packaging/test_documents.py::test_a_page_that_holds_passes -->\n```console\n$ false\n```",
+        "<!-- not run: needs another host: one with a printer -->\n```console\n$ false\n```",
+        "```python\n>>> for word in ('a', 'b'):\n...     assert word\n```",
+        "```text\n  nerite serve\n```",
     ],
 )
 def test_a_page_that_holds_passes(shell, page):
     shell.run(documents.steps(page), 5)
 
 
-@pytest.mark.parametrize("page", ["```sh\nls\n```", "a\n\n    ls\n", "```\nls\n```", "```console\nls\n```"])
+def test_a_server_that_stays_up_is_there_until_the_next(shell):
+    shell.link("models", ROOT / "examples" / "models")
+    serve = "<!-- stays up -->\n```console\n$ nerite serve --model-repository=models --id={}\n```\n"
+    look = "```console\n$ curl -s localhost:8000/v2\n{{\"name\":\"{}\"…\n```\n"
+    shell.run(documents.steps("".join(one.format(name) for name in ("a", "b") for one in (serve, look))), LIMIT_S)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "```sh\nls\n```",
+        "a\n\n    ls\n",
+        "```\nls\n```",
+        "```console\nls\n```",
+        "```text\nnerite serve\n```",
+        "<!-- not run: it takes long -->\n```console\n$ false\n```",
+        "<!-- not run: tests/packaging/test_nothing.py runs it -->\n```console\n$ false\n```",
+        "<!-- not run: tests/packaging/test_demo.py::test_nothing runs it -->\n```console\n$ false\n```",
+        "<!-- stays up -->\n```console\n$ nerite serve\nready\n```",
+    ],
+)
 def test_what_would_not_be_run_is_an_error(page):
     with pytest.raises(documents.Unclear):
         documents.steps(page)
+
+
+def test_what_a_session_costs_is_what_the_promises_have():
+    (said,) = re.findall(r"from Python ([\d.]+) µs on one core, ([\d.]+) of `tritonclient.http`", (ROOT / "docs" / "shared-memory.md").read_text())
+    (row,) = re.findall(r"^\|.*\| `python benches/call.py` \| (.*)$", (ROOT / "docs" / "promises.md").read_text(), re.M)
+    assert f"{said[0]} µs beside a bare round trip of" in row and f", {said[1]} and " in row
 
 
 def flags_of_row(title: str) -> list[str]:

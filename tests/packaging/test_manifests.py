@@ -53,6 +53,14 @@ def check_probes(container: dict, http_port: int) -> None:
         assert by_name.get(probed["port"], probed["port"]) == http_port
 
 
+def check_shared(container: dict, pod: dict, session_socket: str) -> None:
+    """The session socket and /dev/shm lie in memory, in volumes that another container of the pod can mount as well."""
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    for path in (os.path.dirname(session_socket), "/dev/shm"):
+        assert volumes[mounts[path]]["emptyDir"]["medium"] == "Memory"
+
+
 def test_the_deployment_is_what_the_server_does(program):
     found = documents("nerite.yaml")
     pod = found["Deployment"]["spec"]["template"]["spec"]
@@ -65,11 +73,7 @@ def test_the_deployment_is_what_the_server_does(program):
     assert int(annotations["prometheus.io/port"]) == effective_settings["metrics-port"]
     for container in (server, client):
         check_confined(container, pod)
-        # Both see the session socket and one /dev/shm, in memory.
-        mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
-        volumes = {volume["name"]: volume for volume in pod["volumes"]}
-        for path in (os.path.dirname(effective_settings["session-socket"]), "/dev/shm"):
-            assert volumes[mounts[path]]["emptyDir"]["medium"] == "Memory"
+        check_shared(container, pod, effective_settings["session-socket"])
     assert {"name": "NERITE_SESSION_SOCKET", "value": effective_settings["session-socket"]} in client["env"]
     assert not pod.get("hostIPC") and pod["enableServiceLinks"] is False
 
@@ -106,6 +110,7 @@ def test_the_serving_runtime_is_what_the_server_does(program):
     assert {port["containerPort"] for port in container["ports"]} == {effective_settings["http-port"]}
     check_probes(container, effective_settings["http-port"])
     check_confined(container, {})
+    check_shared(container, spec, effective_settings["session-socket"])
     assert int(spec["annotations"]["prometheus.kserve.io/port"]) == effective_settings["metrics-port"]
     assert spec["protocolVersions"] == ["v2", "grpc-v2"]
     volumes = {volume["name"] for volume in spec["volumes"]}
@@ -204,9 +209,9 @@ def test_the_unit_is_sound_and_confined(program, tmp_path):
 def test_the_units_file_of_settings_holds(program):
     unit = UNIT.read_text()
     commands = dict(re.findall(r"^(ExecStartPre|ExecStart)=/usr/bin/nerite (.+)$", unit, re.M))
-    assert commands == {"ExecStartPre": "config check /etc/nerite/nerite.toml", "ExecStart": "serve --config /etc/nerite/nerite.toml"}
+    assert commands == {"ExecStartPre": "config check --config /etc/nerite/nerite.toml", "ExecStart": "serve --config /etc/nerite/nerite.toml"}
     filed = PACKAGING / "systemd" / "nerite.toml"
-    assert subprocess.run([program, "config", "check", filed], capture_output=True).returncode == 0
+    assert subprocess.run([program, "config", "check", "--no-files", filed], capture_output=True).returncode == 0
     effective_settings = settings(program, ["serve", "--config", str(filed)], {})
     directories = dict(re.findall(r"^(RuntimeDirectory|StateDirectory)=(.+)$", unit, re.M))
     assert os.path.dirname(effective_settings["session-socket"]) == f"/run/{directories['RuntimeDirectory']}"

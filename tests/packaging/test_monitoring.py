@@ -21,6 +21,7 @@ from clients import http_call
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PROMETHEUS = ROOT / "packaging" / "prometheus"
+KUBERNETES = ROOT / "packaging" / "kubernetes"
 sys.path.append(str(ROOT / "packaging" / "grafana"))
 
 import make_dashboard  # noqa: E402
@@ -114,6 +115,12 @@ def test_alerts_ask_for_metrics_that_the_server_has(server):
         assert rule["labels"]["severity"] in ("warning", "critical") and rule["annotations"]["summary"]
 
 
+def test_the_page_says_how_many_alerts_there_are():
+    (said,) = re.findall(r"(\S+) alert rules with their tests", (ROOT / "docs" / "operator.md").read_text())
+    numbers = "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty".split()
+    assert said == numbers[len(rules()) - 10]
+
+
 def test_the_panels_lie_side_by_side():
     taken = set()
     for panel in make_dashboard.dashboard()["panels"]:
@@ -122,6 +129,38 @@ def test_the_panels_lie_side_by_side():
         cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
         assert not cells & taken, panel["title"]
         taken |= cells
+
+
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+
+def test_the_dashboard_is_one_as_grafana_reads_it():
+    """Of the file that users import: what Grafana asks of a dashboard, its variables and panels."""
+    found = json.loads(make_dashboard.DASHBOARD.read_text())
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,40}", found["uid"]) and found["title"] and found["schemaVersion"] >= 36
+    assert set(found["time"]) == {"from", "to"}
+    variables = {one["name"]: one for one in found["templating"]["list"]}
+    assert variables.pop("datasource")["type"] == "datasource"
+    assert all(one["type"] == "query" and one["datasource"] == SOURCE for one in variables.values())
+    ids = [panel["id"] for panel in found["panels"]]
+    assert len(ids) == len(set(ids)) and all(isinstance(one, int) and one > 0 for one in ids)
+    assert {panel["type"] for panel in found["panels"]} == {"row", "timeseries"}
+    for panel in found["panels"]:
+        at = panel["gridPos"]
+        assert panel["title"] and set(at) == {"x", "y", "w", "h"}
+        assert at["x"] >= 0 and at["y"] >= 0 and at["w"] > 0 and at["h"] > 0 and at["x"] + at["w"] <= 24, panel["title"]
+        if panel["type"] == "row":
+            # A row that is open has its panels below it, not in it.
+            assert panel["collapsed"] is False and panel["panels"] == [] and at["w"] == 24
+            continue
+        assert panel["datasource"] == SOURCE and panel["fieldConfig"]["defaults"]["unit"] and panel["fieldConfig"]["overrides"] == []
+        letters = [target["refId"] for target in panel["targets"]]
+        assert letters and len(letters) == len(set(letters)), panel["title"]
+        for target in panel["targets"]:
+            assert target["expr"] and target["legendFormat"] and target["datasource"] == SOURCE, panel["title"]
+            used = set(re.findall(r"\$\{?(\w+)", target["expr"]))
+            assert used <= {*variables, "__rate_interval"}, target["expr"]
+            assert "{at}" not in target["expr"] and "{of}" not in target["expr"] and "{rate}" not in target["expr"]
 
 
 def tool(name: str) -> str:
@@ -141,6 +180,41 @@ def test_each_alert_fires_when_it_should_and_only_then():
     assert fired == {rule["alert"] for rule in rules()}
 
 
+def adapter_rule() -> dict:
+    """The rule by which prometheus-adapter makes the autoscaler's metric."""
+    (rule,) = yaml.safe_load((KUBERNETES / "prometheus-adapter.yaml").read_text())["rules"]["custom"]
+    return rule
+
+
+def adapter_query(rule: dict, pods: list[str]) -> str:
+    """What the adapter asks Prometheus for these pods. It replaces the words in angle brackets."""
+    words = {"Series": rule["seriesQuery"].partition("{")[0], "LabelMatchers": f'namespace="default",pod=~"{"|".join(pods)}"', "GroupBy": "pod"}
+    return re.sub(r"<<\.(\w+)>>", lambda found: words[found[1]], rule["metricsQuery"])
+
+
+def test_the_adapter_makes_the_metric_that_the_autoscaler_asks_for(server):
+    rule = adapter_rule()
+    (scaler,) = (one for one in yaml.safe_load_all((KUBERNETES / "nerite.yaml").read_text()) if one["kind"] == "HorizontalPodAutoscaler")
+    wanted = [one["pods"]["metric"]["name"] for one in scaler["spec"]["metrics"] if one["type"] == "Pods"]
+    series = rule["seriesQuery"].partition("{")[0]
+    assert [rule["name"]["as"]] == wanted and re.fullmatch(rule["name"]["matches"], series) and series in families(server)
+    # By these labels the adapter finds the objects of Kubernetes, so each must be asked for.
+    labels = {label: {"resource": label} for label in ("namespace", "pod")}
+    assert rule["resources"]["overrides"] == labels and all(f'{label}!=""' in rule["seriesQuery"] for label in labels)
+
+
+def test_the_adapters_query_adds_the_models_of_each_pod(tmp_path):
+    promtool = tool("promtool")
+    name = "nv_inference_pending_request_count"
+    waiting = {("nerite-a", "m"): 3, ("nerite-a", "n"): 4, ("nerite-b", "m"): 5, ("other", "m"): 90}
+    series = [{"series": f'{name}{{namespace="default", pod="{pod}", model="{model}"}}', "values": f"{number}x5"} for (pod, model), number in waiting.items()]
+    expected = [{"labels": f'{{pod="{pod}"}}', "value": number} for pod, number in (("nerite-a", 7), ("nerite-b", 5))]
+    query = {"expr": adapter_query(adapter_rule(), ["nerite-a", "nerite-b"]), "eval_time": "3m", "exp_samples": expected}
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump({"tests": [{"interval": "1m", "input_series": series, "promql_expr_test": [query]}]}))
+    done = subprocess.run([promtool, "test", "rules", "test.yaml"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.fixture(scope="module")
 def prometheus(server, tmp_path_factory):
     """A Prometheus server that asks nerite twice a second; its address."""
@@ -149,7 +223,8 @@ def prometheus(server, tmp_path_factory):
     config = yaml.safe_load((PROMETHEUS / "prometheus.yaml").read_text())
     config["global"] = {"scrape_interval": "500ms", "evaluation_interval": "1s"}
     config["rule_files"] = [str(PROMETHEUS / "alerts.yaml")]
-    config["scrape_configs"][0]["static_configs"][0]["targets"] = [server.metrics]
+    # The labels that Kubernetes' service discovery would give.
+    config["scrape_configs"][0]["static_configs"] = [{"targets": [server.metrics], "labels": {"namespace": "default", "pod": "nerite-a"}}]
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
     (port,) = servers.free_ports(1)
     command = [
@@ -201,3 +276,14 @@ def test_every_panel_has_data_while_the_server_is_under_load(server, prometheus)
             time.sleep(0.1)
     assert not left
     assert answer(prometheus, 'up{job="nerite"} == 1')
+
+
+def test_prometheus_has_the_series_that_the_adapter_looks_for(server, prometheus):
+    rule = adapter_rule()
+    deadline = time.monotonic() + DEADLINE_S
+    while not (found := answer(prometheus, rule["seriesQuery"])):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert {sample["metric"]["model"] for sample in found} >= {"kept"}
+    (sample,) = answer(prometheus, adapter_query(rule, ["nerite-a"]))
+    assert sample["metric"] == {"pod": "nerite-a"} and float(sample["value"][1]) >= 0

@@ -72,6 +72,8 @@ def test_the_tarball_runs_where_it_is_unpacked(made, tmp_path):
     # What the units and pages name is there.
     for path in ("lib/systemd/system/nerite.service", "lib/sysusers.d/nerite.conf", "share/nerite/nerite.toml", "share/man/man1/nerite.1"):
         assert (top / path).stat().st_size > 0, path
+    # docs/ is not.
+    assert "The pages that this text links to are not in this package." in (top / "share" / "doc" / "nerite" / "README.md").read_text()
 
 
 # An image is at most this large. Its base, glibc and libgcc without a shell, has less than 26 MB unpacked.
@@ -190,13 +192,6 @@ def test_the_tarball_has_the_library_for_programs(made, stripped, tmp_path):
     assert needed <= {"libc", "libm", "libgcc_s", "libdl", "libpthread", "librt", "ld-linux-x86-64", "ld-linux-aarch64"}, needed
 
 
-def test_a_library_that_is_none_makes_no_release(stripped, tmp_path):
-    for path, name in ((stripped, "nerite"), (stripped, "libtritonserver.so")):
-        shutil.copy2(path, tmp_path / name)
-    done = subprocess.run(["cargo", "xtask", "release", "--binary", tmp_path / "nerite"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode != 0 and "its SONAME is not libtritonserver.so" in done.stderr
-
-
 def test_the_debian_package_has_the_service_and_its_user(made, tmp_path):
     found = list(DIST.glob("*.deb"))
     if not found or shutil.which("dpkg-deb") is None:
@@ -269,7 +264,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         ("nerite serve --model-control-mode", "ex", {"explicit"}),
         ("tritonserver", "--grpc-po", {"--grpc-port"}),
         ("nerite shm", "d", {"drop"}),
-        ("nerite config", "", {"check", "show", "--config", "--help"}),
+        ("nerite config", "", {"check", "show", "--no-files", "--config", "--help"}),
     ],
 )
 def test_bash_completes(made, words, last, expect):
@@ -296,3 +291,11 @@ def test_packages_for_aarch64_are_made_on_another_machine(made):
         architecture = subprocess.run(["dpkg-deb", "-f", packages[0], "Architecture"], capture_output=True, text=True, check=True).stdout
         assert architecture.strip() == "arm64"
     subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=DIST, check=True)
+
+
+def test_a_library_that_is_none_makes_no_release(stripped, tmp_path):
+    """The last test of this file: the packages of the others are gone then."""
+    for path, name in ((stripped, "nerite"), (stripped, "libtritonserver.so")):
+        shutil.copy2(path, tmp_path / name)
+    done = subprocess.run(["cargo", "xtask", "release", "--binary", tmp_path / "nerite"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode != 0 and "its SONAME is not libtritonserver.so" in done.stderr

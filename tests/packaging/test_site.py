@@ -1,4 +1,4 @@
-"""Is `docs/` a site that `mdbook` builds without a warning, and does each link in it lead somewhere?
+"""Is `docs/` a site that `mdbook` builds without a warning, is each row part of a table, and does each link lead somewhere?
 
 Links are followed in the pages that mdbook wrote, because it makes other addresses and anchors than a forge does. Links to the repository must lead to a
 file of it, and other hosts are not asked.
@@ -82,6 +82,21 @@ def is_own(resource: str, name: str, site: pathlib.Path) -> bool:
     return parts.scheme == "data" or (not parts.scheme and not parts.netloc and (site / name).parent.joinpath(parts.path).is_file())
 
 
+def stray_rows(page: str) -> list[str]:
+    """The lines that look like rows of a table and belong to none, so that a reader sees them as plain text."""
+    found, rows, is_code = [], [], False
+    for number, line in enumerate([*page.splitlines(), ""], 1):
+        is_code ^= line.startswith("```")
+        if line.startswith("|") and not is_code:
+            rows.append((number, line))
+            continue
+        # The second line of a table parts its header from its rows.
+        if rows and not (len(rows) > 1 and re.fullmatch(r"\|(\s*:?-+:?\s*\|)+", rows[1][1])):
+            found += [f"line {at}: {row}" for at, row in rows]
+        rows = []
+    return found
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> pathlib.Path:
     made = tmp_path_factory.mktemp("site")
@@ -103,6 +118,25 @@ def test_each_link_leads_somewhere_and_nothing_comes_from_other_hosts(site):
 def test_the_site_shows_a_page_as_it_is_written(site):
     """What stands in angle brackets is text and no element of HTML."""
     assert "summary_quantiles=&lt;quantile&gt;" in (site / "flags.html").read_text()
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=lambda page: page.stem)
+def test_each_row_belongs_to_a_table(page):
+    assert stray_rows(page.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("page", "expect"),
+    [
+        ("| a |\n|---|\n| 1 |", []),
+        ("| | b |\n|---|--:|\n| 1 | 2 |\n\ntext\n", []),
+        ("| a |\n|---|\n| 1 |\n\ntext\n| 2 |", ["line 6: | 2 |"]),
+        ("| a |\n| 1 |", ["line 1: | a |", "line 2: | 1 |"]),
+        ("```text\n| 1 |\n```", []),
+    ],
+)
+def test_a_row_outside_of_a_table_is_found(page, expect):
+    assert stray_rows(page) == expect
 
 
 @pytest.mark.parametrize(

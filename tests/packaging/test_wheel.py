@@ -1,14 +1,17 @@
 """Does `pip install nerite` bring a server that a newcomer can use at once?
 
-The wheels are built from the program under test (NERITE_BIN, or the release build) and installed into an empty environment.
+The wheels are built from the program under test (NERITE_BIN, or the release build) and installed into an empty environment. One test gives no program:
+it installs from the sources as the quick start says.
 """
 
 import importlib.util
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
+import time
 import venv
 import zipfile
 
@@ -61,6 +64,55 @@ def environment(wheels, tmp_path_factory) -> pathlib.Path:
         pytest.skip("numpy and tritonclient cannot be had without a network")
     assert done.returncode == 0, done.stdout
     return place
+
+
+# maturin moves the program that cargo built, and puts a copy in its place. Other tests start that program meanwhile, so the commands run over a layer of
+# their own above the build directory.
+PRIVATE_TARGET = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"]), "bash", "-e", "-c"]
+NO_MOUNT = 77
+MOUNT = f'mount -t overlay overlay -o "lowerdir=$0,upperdir=$1,workdir=$2" "$0" || exit {NO_MOUNT}\n'
+
+
+def made_in(folder: pathlib.Path, name: str) -> pathlib.Path:
+    (folder / name).mkdir()
+    return folder / name
+
+
+def would_compile(built: pathlib.Path) -> bool:
+    """Whether cargo would compile the program anew: it is not there, or a source is newer."""
+    # What cargo wrote beside it: the program, a colon, and its sources. A blank in a path has a backslash before it.
+    noted = built.with_suffix(".d")
+    if not built.exists() or not noted.exists():
+        return True
+    sources = [pathlib.Path(one.replace("\\ ", " ")) for one in re.split(r"(?<!\\)\s+", noted.read_text().partition(": ")[2].strip())]
+    return any(not source.exists() or source.stat().st_mtime > built.stat().st_mtime for source in [*sources, ROOT / "Cargo.lock"])
+
+
+def test_the_commands_of_the_quick_start_install_the_server(tmp_path, record_property):
+    """As the page has them: nothing is given, and maturin compiles. It finds the release build, so it takes seconds."""
+    built = ROOT / "target" / "release" / "nerite"
+    if would_compile(built):
+        pytest.skip("there is no release build of these sources (cargo build --release --locked), and maturin would take minutes to compile one")
+    (commands,) = re.findall(r"^```console\n(\$ python3 -m venv .*?)^```$", (ROOT / "docs" / "quickstart.md").read_text(), re.M | re.S)
+    environment = tmp_path / "environment"
+    lines = commands.replace("$ ", "").replace("~/nerite", str(environment))
+    assert "pip install ./python ./packaging/wheel\n" in lines and lines.count(str(environment)) == 2
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("NERITE_", "PYTHON", "VIRTUAL_ENV"))}
+    clean |= {"CARGO_TARGET_DIR": str(ROOT / "target"), "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), clean["PATH"]])}
+    began = time.monotonic()
+    command = [*PRIVATE_TARGET, MOUNT + lines, ROOT / "target", *(made_in(tmp_path, name) for name in ("changed", "work"))]
+    done = subprocess.run(command, cwd=ROOT, env=clean, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900)
+    if done.returncode == NO_MOUNT:
+        pytest.skip(f"no overlay of the build directory can be mounted: {done.stdout}")
+    if done.returncode != 0 and registry.is_out_of_reach(done.stdout):
+        pytest.skip("pip reaches no registry")
+    assert done.returncode == 0, done.stdout
+    record_property("seconds", round(time.monotonic() - began, 1))
+    print(f"\ninstalled from the sources in {time.monotonic() - began:.1f} s, without compiling")
+    assert (environment / "bin" / "nerite").read_bytes() == built.read_bytes()
+    ran = run(environment, "python", "-c", QUICK_START)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split("\n")[:2] == ["session (1, 10) True", "0"]
 
 
 def script(path: pathlib.Path, line: str) -> pathlib.Path:
@@ -139,6 +191,13 @@ def test_the_wheel_is_for_this_system_and_made_by_maturin(wheels):
     # The system on which the tests run has what the tag asks for.
     here = tuple(int(part) for part in os.confstr("CS_GNU_LIBC_VERSION").split()[1].split("."))
     assert here >= (major, minor)
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64" or not shutil.which("nm"), reason="the program has its own on x86-64; nm tells")
+def test_the_program_does_not_take_the_function_of_glibc_2_35(program):
+    """`crates/onnx/src/hypot.rs` has it. So the wheel also runs with glibc 2.34."""
+    symbols = subprocess.run(["nm", "--dynamic", program], capture_output=True, text=True, check=True).stdout
+    assert "hypotf" not in symbols
 
 
 @pytest.mark.skipif(not setup_linters.is_there(), reason="python3 tests/packaging/setup_linters.py installs auditwheel")

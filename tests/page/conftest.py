@@ -73,4 +73,5 @@ def page(browser, shown, pictures):
     hands.resize(1280, 900)
     hands.open("/")
     yield hands
+    assert hands.foreign_resources() == []
     assert hands.complaints() == []

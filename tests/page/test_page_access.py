@@ -5,7 +5,7 @@ import hashlib
 
 import pytest
 import servers
-from hands import Hands
+from hands import Hands, Keys
 
 WANTED = "This call wants a token with scope 'read'. Its secret is kept"
 
@@ -49,13 +49,13 @@ def believing(driver):
 
 
 def give(hands: Hands, secret: str) -> None:
-    hands.until(lambda: hands.find(".notice input").is_displayed(), "the token is asked for")
+    hands.until(lambda: hands.shows(".notice input"), "the token is asked for")
     hands.write(".notice input", secret)
     hands.press("Use this key")
 
 
 def buttons(hands: Hands) -> set[str]:
-    return {one.text for one in hands.all("main .head button")}
+    return set(hands.texts("main .head button"))
 
 
 def test_a_token_is_entered_by_click_and_decides_which_buttons_there_are(guarded, browser, pictures):
@@ -95,4 +95,20 @@ def test_a_token_is_entered_by_click_and_decides_which_buttons_there_are(guarded
         others = [one for one in hands.complaints() if "status of 401" not in one and not all(part in one for part in unloaded)]
         assert others == []
         hands.press("Forget the key", "footer")
+        hands.sees(".notice", WANTED)
+
+
+def test_a_token_is_entered_and_forgotten_by_keyboard(guarded, browser, pictures):
+    hands = Hands(browser, guarded, pictures)
+    hands.leave()
+    hands.resize(1280, 900)
+    with believing(browser):
+        browser.get(guarded.page)
+        hands.until(lambda: hands.shows(".notice input"), "the token is asked for")
+        hands.tab_to(hands.attribute(".notice input", "aria-label"))
+        hands.keys("all-secret", Keys.ENTER)
+        hands.until(lambda: not hands.all(".notice"), "nothing is refused")
+        hands.sees(".model-name", "simple")
+        hands.tab_to("Forget the key")
+        hands.keys(Keys.ENTER)
         hands.sees(".notice", WANTED)

@@ -54,7 +54,7 @@ def test_the_operator_sees_who_holds_what_and_what_is_stale(page):
         assert lease.name not in page.text("main") and lease.name[:8] in page.text("main")
         path.unlink()
         page.sees("main table", "key unlinked")
-        page.find('main input[type="checkbox"]').click()
+        page.click('main input[type="checkbox"]')
         page.sees("main table", "stale")
         page.take_picture("memory_stale")
 

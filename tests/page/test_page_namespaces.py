@@ -13,6 +13,7 @@ def page(browser, namespaced, pictures):
     hands.resize(1280, 900)
     hands.open("/")
     yield hands
+    assert hands.foreign_resources() == []
     assert hands.complaints() == []
 
 
@@ -23,7 +24,7 @@ def identifiers(server) -> list[str]:
 def test_both_are_shown_and_one_alone_by_its_name(page):
     page.press("Models", "nav")
     page.until(lambda: len(page.all(".model-name")) == 3, "three models")
-    assert sorted(one.text for one in page.all(".model-name")) == sorted([*identifiers(page.server), "only_first"])
+    assert sorted(page.texts(".model-name")) == sorted([*identifiers(page.server), "only_first"])
     page.take_picture("namespaces")
 
 
@@ -56,6 +57,7 @@ def test_a_path_over_http_may_name_the_repository(namespaced):
     for identifier, datatype in zip(identifiers(namespaced), ("FP32", "INT32"), strict=True):
         path = "/v2/models/" + identifier.replace("/", "%2F")
         assert json.loads(http_call(namespaced.http, "GET", path).ok().body)["inputs"][0]["datatype"] == datatype
-    # What names no repository is a name, as it stands.
-    http_call(namespaced.http, "GET", "/v2/models/only%5Ffirst").refused("NOT_FOUND", "Request for unknown model: 'only%5Ffirst' is not found")
+    # What names no repository and no model is a name, as it stands.
+    assert http_call(namespaced.http, "GET", "/v2/models/only%5Ffirst").ok().json["name"] == "only_first"
+    http_call(namespaced.http, "GET", "/v2/models/no%5Fbody").refused("NOT_FOUND", "Request for unknown model: 'no%5Fbody' is not found")
     http_call(namespaced.http, "GET", "/v2/models/%2Fetc::same").refused("NOT_FOUND", "Request for unknown model: '%2Fetc::same' is not found")

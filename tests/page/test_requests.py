@@ -33,8 +33,8 @@ def points(request: dict) -> list[str]:
 
 def newest(page) -> int:
     """The number of the first row; 0 while there is none."""
-    rows = page.all("main tbody tr")
-    return int(rows[0].get_attribute("data-number")) if rows else 0
+    numbers = page.attributes("main tbody tr", "data-number")
+    return int(numbers[0]) if numbers else 0
 
 
 def open_list(page) -> int:
@@ -47,8 +47,8 @@ def open_list(page) -> int:
 def choose_newest(page, before: int) -> None:
     """Opens the first row, once there is one that came after `before`."""
     page.until(lambda: newest(page) > before, "a row more")
-    page.find("main tbody tr button").click()
-    page.until(lambda: page.find(".facts").is_displayed(), "the request")
+    page.click("main tbody tr button")
+    page.until(lambda: page.shows(".facts"), "the request")
 
 
 @pytest.fixture
@@ -61,15 +61,15 @@ def test_requests_appear_with_their_phases(page):
     before = open_list(page)
     infer(page.server, id="<b>mine</b>")
     choose_newest(page, before)
-    phases = [row.get_attribute("data-phase") for row in page.all(".fall-row")]
+    phases = page.attributes(".fall-row", "data-phase")
     assert phases == ["Receive", "Queue", "Batch", "Compute", "Output", "Send"]
     page.sees(".facts", "<b>mine</b>")
     page.sees(".facts", "HTTP")
     page.take_picture("requests")
     # The list says which colour is which phase.
-    assert [one.text for one in page.all("main .legend li")] == ["Receive", "Queue", "Batch", "Compute", "Output", "Send"]
+    assert page.texts("main .legend li") == ["Receive", "Queue", "Batch", "Compute", "Output", "Send"]
     page.press("Close", "main")
-    page.until(lambda: not page.all(".facts dt") or not page.find(".facts").is_displayed(), "it is closed")
+    page.until(lambda: not page.all(".facts dt") or not page.shows(".facts"), "it is closed")
 
 
 def test_each_front_end_is_shown(page):
@@ -79,8 +79,8 @@ def test_each_front_end_is_shown(page):
     with open_session(page.server.session) as session:
         session.infer("identity_fp32", [fp32("INPUT0", [1, 2])])
         page.sees("main table", "session")
-    page.find('main input[type="text"]').send_keys("identity")
-    page.until(lambda: {row.text.split()[0] for row in page.all("main tbody tr")} == {"identity_fp32"}, "only the model that was asked for")
+    page.send('main input[type="text"]', "identity")
+    page.until(lambda: {text.split()[0] for text in page.texts("main tbody tr")} == {"identity_fp32"}, "only the model that was asked for")
     page.take_picture("requests_ways")
 
 
@@ -92,7 +92,7 @@ def test_what_an_ensemble_asks_lies_below_it(page):
         client.infer("chain", [fp32("INPUT0", [1, 2])])
     choose_newest(page, before)
     page.sees("main h2", "chain")
-    labels = [row.text.split("\n")[0] for row in page.all(".fall-row")]
+    labels = [row.split("\n")[0] for row in page.texts(".fall-row")]
     assert (labels[0], labels[-1]) == ("Receive", "Send"), labels
     assert sum(label.endswith(": compute") for label in labels) >= 2, labels
 
@@ -101,12 +101,12 @@ def test_pause_keeps_the_list_as_it_is(page):
     before = open_list(page)
     infer(page.server)
     page.until(lambda: newest(page) > before, "a row more")
-    page.find('main input[type="checkbox"]').click()
+    page.click('main input[type="checkbox"]')
     rows = len(page.all("main tbody tr"))
     infer(page.server)
     time.sleep(2.5)
     assert len(page.all("main tbody tr")) == rows
-    page.find('main input[type="checkbox"]').click()
+    page.click('main input[type="checkbox"]')
 
     def goes_on() -> bool:
         # The server stops noting requests where the page has asked for none for a while.

@@ -47,6 +47,9 @@ Error* TRITONSERVER_ServerOptionsSetLogWarn(Options*, bool);
 Error* TRITONSERVER_ServerOptionsSetLogError(Options*, bool);
 Error* TRITONSERVER_ServerOptionsSetLogFormat(Options*, uint32_t);
 Error* TRITONSERVER_ServerOptionsSetLogVerbose(Options*, int);
+/* Newer than Triton 2.51. */
+Error* TRITONSERVER_ServerOptionsSetLogCallback(
+    Options*, void (*)(uint32_t level, const char* file, int32_t line, uint64_t time_us, const char* message, void* userp), void* userp);
 Error* TRITONSERVER_ServerOptionsSetMetrics(Options*, bool);
 Error* TRITONSERVER_ServerOptionsSetGpuMetrics(Options*, bool);
 Error* TRITONSERVER_ServerOptionsSetCpuMetrics(Options*, bool);

@@ -2,12 +2,10 @@
 
     NERITE_REAL_PYTHON=<a Python with torch, scikit-learn and pillow> pytest tests/real
 
-Without the variable `python3` of the system is asked, which has them by Debian's python3-torch, python3-sklearn and python3-pil. The models run in that
-Python, the tests in their own. What it lacks skips the tests that need it.
+Without the variable it is the `python3` of the system (real_python.py). The models run in that Python. A test is skipped if that Python lacks what it needs.
 """
 
 import contextlib
-import functools
 import io
 import os
 import pathlib
@@ -19,24 +17,10 @@ import numpy as np
 import pytest
 from clients import Given, RequestedOutput, open_client, text
 from python_setup import PATIENT, strings
+from real_python import REAL, install, lacks, needs
 
 HERE = pathlib.Path(__file__).resolve().parent
-REAL = pathlib.Path(os.environ.get("NERITE_REAL_PYTHON", "/usr/bin/python3"))
 TENSOR = 'name: "{}" data_type: TYPE_{} dims: [ {} ]'
-
-
-@functools.cache
-def lacks(libraries: str) -> str:
-    """Which of them the Python lacks; nothing if it has all."""
-    if not REAL.exists():
-        return f"{REAL} is not there"
-    done = subprocess.run([REAL, "-c", f"import {libraries}"], capture_output=True, text=True)
-    return f"{REAL}: {done.stderr.strip().splitlines()[-1]}" if done.returncode else ""
-
-
-def needs(libraries: str) -> None:
-    if reason := lacks(libraries):
-        pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")
@@ -171,11 +155,7 @@ def environment(tmp_path_factory) -> pathlib.Path:
     pytest.importorskip("venv_pack", reason="pip install venv-pack")
     folder = tmp_path_factory.mktemp("packed")
     subprocess.run([sys.executable, "-m", "venv", folder / "env"], check=True)
-    wanted = ("numpy==", "pillow==")
-    pins = [line for line in (HERE.parent / "requirements.txt").read_text().splitlines() if line.startswith(wanted)]
-    done = subprocess.run([folder / "env" / "bin" / "python", "-m", "pip", "install", "-q", *pins], capture_output=True, text=True)
-    if done.returncode != 0:
-        pytest.skip(f"numpy and pillow cannot be had here: {done.stderr[-300:]}")
+    install(str(folder / "env" / "bin" / "python"), "numpy", "pillow")
     subprocess.run([sys.executable, "-m", "venv_pack", "-q", "-p", folder / "env", "-o", folder / "env.tar.gz"], check=True)
     shutil.rmtree(folder / "env")
     return folder / "env.tar.gz"

@@ -92,25 +92,13 @@ pub fn build(root: &Path, machine: Machine) -> Result<PathBuf, String> {
         return Err(missing);
     }
     let crates = std::env::var_os("CARGO_HOME").map_or_else(|| home().join(".cargo"), PathBuf::from);
-    let flags = reproducible(root, &crates).join("\u{1f}");
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args([
-        "build",
-        "--release",
-        "--locked",
-        "-p",
-        "nerite-server",
-        "-p",
-        "nerite-inprocess",
-        "--target-dir",
-        BUILD,
-    ]);
+    let mut cargo = release_build(root, &crates);
+    cargo.args(["-p", "nerite-server", "-p", "nerite-inprocess"]);
     let mut built = root.join(BUILD);
     if machine == Machine::Aarch64 {
         cargo.args(["--target", aarch64::TARGET]).env(aarch64::LINKER, aarch64::COMPILER);
         built.push(aarch64::TARGET);
     }
-    cargo.current_dir(root).env("CARGO_ENCODED_RUSTFLAGS", flags).env(OF_RELEASE, "1");
     let status = cargo.status().map_err(|cause| format!("cargo build: {cause}"))?;
     if !status.success() {
         return Err(format!("cargo build of a release: {status}"));
@@ -120,6 +108,14 @@ pub fn build(root: &Path, machine: Machine) -> Result<PathBuf, String> {
         check_paths(made, &[root, &crates])?;
     }
     Ok(program)
+}
+
+/// A build of a release of the workspace at `root`, to which only packages and a target are to be added. The crates from elsewhere lie in `crates`.
+fn release_build(root: &Path, crates: &Path) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--release", "--locked", "--target-dir", BUILD]).current_dir(root);
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", reproducible(root, crates).join("\u{1f}")).env(OF_RELEASE, "1");
+    cargo
 }
 
 /// The compiler's flags with which the program does not depend on where its sources and the crates from elsewhere lie.
@@ -192,6 +188,52 @@ mod tests {
             assert!(done.success(), "it compiles");
             check_paths(&folder.join("same"), &[&root, &crates]).expect("neither folder is in it");
             fs::read(folder.join("same")).expect("a program")
+        });
+        assert!(programs[0] == programs[1], "the folder is in the program");
+    }
+    /// A workspace of `nerite-locks` and a program that uses it, with the profiles of this one, and a source in `crates`.
+    fn small_workspace(root: &Path, crates: &Path) {
+        let put = |path: PathBuf, text: &str| {
+            fs::create_dir_all(path.parent().expect("it has one")).expect("a folder");
+            fs::write(path, text).expect("a file");
+        };
+        let read = |path: &str| fs::read_to_string(crate::root().join(path)).expect("a file of this workspace");
+        let manifest = read("Cargo.toml");
+        let (_, shared) = manifest.split_once("[workspace.package]").expect("what all crates share");
+        let members = "[workspace]\nresolver = \"3\"\nmembers = [\"locks\", \"same\"]\n";
+        put(root.join("Cargo.toml"), &format!("{members}[workspace.package]{shared}"));
+        let version = env!("CARGO_PKG_VERSION");
+        let locked = format!(
+            "version = 4\n\n[[package]]\nname = \"nerite-locks\"\nversion = \"{version}\"\n\n\
+             [[package]]\nname = \"same\"\nversion = \"1.0.0\"\ndependencies = [\n \"nerite-locks\",\n]\n"
+        );
+        put(root.join("Cargo.lock"), &locked);
+        for path in ["Cargo.toml", "src/lib.rs", "src/counted.rs", "src/counter.rs"] {
+            put(root.join("locks").join(path), &read(&format!("crates/locks/{path}")));
+        }
+        let package = "[package]\nname = \"same\"\nversion = \"1.0.0\"\nedition = \"2024\"\n";
+        put(
+            root.join("same/Cargo.toml"),
+            &format!("{package}[dependencies]\nnerite-locks = {{ path = \"../locks\" }}\n"),
+        );
+        // Without the flags the place of this panic names the folder.
+        put(crates.join("other.rs"), "pub fn fail() { panic!() }");
+        let uses = "fn main() { assert!(nerite_locks::counts().is_empty()); other::fail() }";
+        put(root.join("same/src/main.rs"), &format!("#[path = {:?}] mod other; {uses}", crates.join("other.rs")));
+    }
+
+    #[test]
+    fn a_release_build_of_the_same_workspace_in_two_folders_gives_the_same_program() {
+        let scratch = tempfile::tempdir().expect("a folder");
+        let programs = ["first", "a_second_with_a_longer_name"].map(|name| {
+            let folder = scratch.path().join(name);
+            let (root, crates) = (folder.join("root"), folder.join("crates"));
+            small_workspace(&root, &crates);
+            let done = release_build(&root, &crates).args(["--offline", "--quiet", "-p", "same"]).status();
+            assert!(done.expect("cargo starts").success(), "it compiles");
+            let program = root.join(BUILD).join("release/same");
+            check_paths(&program, &[&root, &crates]).expect("neither folder is in it");
+            fs::read(program).expect("a program")
         });
         assert!(programs[0] == programs[1], "the folder is in the program");
     }

@@ -1,4 +1,4 @@
-//! Which chores does the project have, in addition to building?
+//! Which tasks does the project have, in addition to building?
 //!
 //! ```text
 //! cargo xtask tidy    does the source look as agreed?
@@ -18,7 +18,6 @@
 #![forbid(unsafe_code)]
 
 mod aarch64;
-mod chores;
 mod compile;
 mod deny;
 mod emulated;
@@ -28,6 +27,7 @@ mod library;
 mod miri;
 mod release;
 mod run;
+mod tasks;
 mod tensorflow;
 mod tidy;
 
@@ -46,10 +46,10 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["tidy"] => tidy::run(root),
         ["deny"] => deny::run(root),
-        ["test", "quick"] => run::all(root, &chores::test_quick()),
-        ["test", "full"] => run::all(root, &chores::test_full()),
-        ["test"] | ["test", "long"] => run::all(root, &chores::test()),
-        ["ci"] => run::all(root, &chores::ci()),
+        ["test", "quick"] => run::all(root, &tasks::test_quick()),
+        ["test", "full"] => run::all(root, &tasks::test_full()),
+        ["test"] | ["test", "long"] => run::all(root, &tasks::test()),
+        ["ci"] => run::all(root, &tasks::ci()),
         ["fuzz", seconds] => fuzz::run(root, seconds),
         ["tensorflow"] => tensorflow::run(root),
         ["miri"] => miri::run(root),

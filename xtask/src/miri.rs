@@ -26,11 +26,11 @@ const TESTS: [(&str, &[&str]); 5] = [
         &[
             "conformance::heap_backed",
             "conformance::both_kinds",
-            "lease::census",
+            "lease::size_counts",
             "lease::class",
             "lease::name",
             "lease::free_list",
-            "tally",
+            "mapped_counts",
             "window",
             "--skip=registrations_stop_at_the_limits",
         ],

@@ -28,10 +28,11 @@ const DIST: &str = "target/dist";
 const TRIED: &str = "target/tried";
 /// The parts of the examples that `nerite demo` and new users need.
 const EXAMPLES: [&str; 4] = ["models", "digits", "pipeline", "python"];
-/// Files that are copied, and their destinations.
+const README: &str = "share/doc/nerite/README.md";
+/// Files that are copied, and their destinations. The README gets one more line.
 const FILES: [(&str, &str); 6] = [
     ("LICENSE", "share/doc/nerite/LICENSE"),
-    ("README.md", "share/doc/nerite/README.md"),
+    ("README.md", README),
     ("CHANGELOG.md", "share/doc/nerite/CHANGELOG.md"),
     ("packaging/systemd/nerite.service", "lib/systemd/system/nerite.service"),
     ("packaging/systemd/nerite.sysusers", "lib/sysusers.d/nerite.conf"),
@@ -134,6 +135,7 @@ fn stage(root: &Path, binary: &Path, machine: Machine) -> Result<(), String> {
     for (from, to) in FILES {
         copy(&root.join(from), &stage.join(to))?;
     }
+    write(&stage.join(README), readme(root)?.as_bytes())?;
     for (words, to) in PRINTED {
         let text = output(machine.run(binary)?.args(words.split(' ')))?;
         write(&stage.join(to), text.as_bytes())?;
@@ -142,6 +144,17 @@ fn stage(root: &Path, binary: &Path, machine: Machine) -> Result<(), String> {
         copy_all(&root.join("examples").join(part), &stage.join("share/nerite/examples").join(part))?;
     }
     Ok(())
+}
+
+/// The README as it is packed. Its links lead to pages that are not packed, so a line says where they are.
+fn readme(root: &Path) -> Result<String, String> {
+    let read = |name: &str| fs::read_to_string(root.join(name)).map_err(|cause| format!("{name}: {cause}"));
+    let (text, site) = (read("README.md")?, read("book.toml")?);
+    let pages = site.lines().find_map(|line| line.strip_prefix("repository = \"")?.strip_suffix('"'));
+    let pages = pages.ok_or("book.toml has no line 'repository = \"…\"'")?;
+    let line =
+        format!("The pages that this text links to are not in this package. Follow its links at <{pages}/README.md>.");
+    Ok(text.replacen("\n\n", &format!("\n\n{line}\n\n"), 1))
 }
 
 /// Tries the library that is staged, if it is.
@@ -350,6 +363,17 @@ mod tests {
     #[test]
     fn this_workspace_has_a_version() {
         assert_eq!(version_of(crate::root()).expect("a version"), env!("CARGO_PKG_VERSION"));
+    }
+
+    #[test]
+    fn the_packed_readme_says_where_the_pages_are() {
+        let text = readme(crate::root()).expect("a text");
+        let mut paragraphs = text.split("\n\n");
+        assert_eq!(paragraphs.next(), Some("# nerite"));
+        assert!(
+            paragraphs.next().is_some_and(|line| line.contains("<https://") && line.ends_with("/README.md>.")),
+            "{text}"
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::Instant;
 
-use crate::chores::Step;
+use crate::tasks::Step;
 
 /// The variable with the path of the ONNX Runtime.
 const ORT: &str = "ORT_DYLIB_PATH";

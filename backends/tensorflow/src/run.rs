@@ -147,11 +147,11 @@ fn compute(
     }
     let plan = model.plan(dims, text_max)?;
     if let Some(batch) = times {
-        batch.input_ends();
+        batch.mark_input_end();
     }
     let outputs = plan.run(tensors);
     if let Some(batch) = times {
-        batch.infer_ends();
+        batch.mark_infer_end();
     }
     outputs
 }

@@ -3,6 +3,8 @@
 //! A bucket that is filled at a steady rate is kept as one number: the time at which it will be full again (the generic cell rate
 //! algorithm). Nothing has to be filled as time passes. All functions are pure; time is passed in, in ns.
 
+use crate::limits::{DEBT_MAX, UNANNOUNCED_BYTES};
+
 /// How fast a bucket is filled, and how much it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
@@ -23,9 +25,31 @@ impl Rate {
         if over == 0 { Ok(after) } else { Err(over.min(full_at_ns.saturating_sub(now_ns)).max(1)) }
     }
 
-    /// Takes `cost` units even if there are too few. The missing units must be refilled before others can be taken.
+    /// Takes the units of a message that is about to come. A full bucket lets one message pass that is larger than it ever holds, and the missing units are owed.
+    /// `None`: the length is not announced. Then a part of what is left is taken. Otherwise as [`Rate::take`].
+    pub fn take_announced(self, full_at_ns: u64, cost: Option<u64>, now_ns: u64) -> Result<u64, u64> {
+        let cost = cost.unwrap_or_else(|| self.left(full_at_ns, now_ns).clamp(1, UNANNOUNCED_BYTES));
+        let taken = self.take(full_at_ns, cost, now_ns);
+        taken
+            .or_else(|wait_ns| if full_at_ns <= now_ns { Ok(self.owe(full_at_ns, cost, now_ns)) } else { Err(wait_ns) })
+    }
+
+    /// Takes `cost` units even if there are too few. The missing units must be refilled before others can be taken, but no more than come in [`DEBT_MAX`].
     pub fn owe(self, full_at_ns: u64, cost: u64, now_ns: u64) -> u64 {
-        full_at_ns.max(now_ns).saturating_add(self.time_of(cost))
+        self.owe_time(full_at_ns, self.time_of(cost), now_ns)
+    }
+
+    /// As [`Rate::owe`], for the units that come in this time.
+    pub fn owe_time(self, full_at_ns: u64, cost_ns: u64, now_ns: u64) -> u64 {
+        let debt_max_ns = u64::try_from(DEBT_MAX.as_nanos()).unwrap_or(u64::MAX);
+        let latest = now_ns.saturating_add(self.time_of(self.burst)).saturating_add(debt_max_ns);
+        full_at_ns.max(now_ns).saturating_add(cost_ns).min(latest.max(full_at_ns))
+    }
+
+    /// Units in the bucket.
+    fn left(self, full_at_ns: u64, now_ns: u64) -> u64 {
+        let left_ns = self.time_of(self.burst).saturating_sub(full_at_ns.saturating_sub(now_ns));
+        u64::try_from(u128::from(left_ns) * u128::from(self.per_second) / SECOND_NS).unwrap_or(u64::MAX)
     }
 
     /// ns until there is at least one unit; 0 if there is one.
@@ -35,7 +59,7 @@ impl Rate {
     }
 
     /// The ns in which this many units come.
-    fn time_of(self, units: u64) -> u64 {
+    pub fn time_of(self, units: u64) -> u64 {
         let ns = u128::from(units) * SECOND_NS / u128::from(self.per_second.max(1));
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
@@ -94,6 +118,28 @@ mod tests {
         assert_eq!(bytes.wait(owing, 3 * S + MS), 0);
         assert_eq!(bytes.wait(bytes.owe(0, 999, S), S), 0);
         assert_eq!(bytes.wait(bytes.owe(0, 1000, S), S), MS);
+    }
+
+    #[test]
+    fn what_is_announced_must_be_left_unless_the_bucket_is_full() {
+        let bytes = Rate { per_second: 1000, burst: 1000 };
+        let first = bytes.take_announced(0, Some(600), S).expect("it is full");
+        assert_eq!(bytes.take_announced(first, Some(600), S), Err(200 * MS), "400 are left");
+        assert!(bytes.take_announced(first, Some(400), S).is_ok());
+        let large = bytes.take_announced(0, Some(4000), S).expect("more than it holds, but it is full");
+        assert_eq!(bytes.wait(large, S), 3 * S + MS);
+        assert_eq!(bytes.take_announced(first, Some(4000), S), Err(600 * MS), "until it is full");
+        assert_eq!(bytes.take_announced(first, None, S), Ok(first + 400 * MS), "the rest of it");
+        assert!(bytes.take_announced(first + 400 * MS, None, S).is_err());
+        let wide = Rate { per_second: 1, burst: u64::MAX };
+        assert_eq!(wide.take_announced(0, None, S), Ok(S + UNANNOUNCED_BYTES * S));
+    }
+
+    #[test]
+    fn what_is_owed_is_bounded() {
+        let bytes = Rate { per_second: 1000, burst: 1000 };
+        let owing = (0..20).fold(0, |full_at_ns, _| bytes.owe(full_at_ns, 1 << 31, S));
+        assert_eq!(bytes.wait(owing, S), 3600 * S + MS);
     }
 
     #[test]

@@ -17,6 +17,8 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod anonymous_peers;
+mod bookings;
 mod bucket;
 pub mod limits;
 mod pattern;
@@ -26,6 +28,7 @@ mod secret;
 mod token;
 mod tokens;
 
+pub use bookings::Booking;
 pub use rules::RulesError;
 pub use scope::Scope;
 pub use token::{Counts, OverQuota, Quota, Token};

@@ -52,6 +52,10 @@ pub(crate) struct Rules {
     pub anonymous: Rule,
     /// Whether it holds a secret itself, and not only hashes.
     pub has_plain_secrets: bool,
+    /// Whether it says which tokens there are, be it none: `token = []`.
+    pub states_tokens: bool,
+    /// Whether it says what requests without a token may do.
+    pub states_anonymous: bool,
 }
 
 /// Reads the text of a file.
@@ -65,8 +69,14 @@ pub(crate) fn read(text: &str) -> Result<Rules, RulesError> {
     let mut reading = Reading { rules: Rules { anonymous, ..Rules::default() }, faults: Vec::new(), line_of: &line_of };
     for (key, value) in by_line(table.get_ref()) {
         match (key.get_ref().as_ref(), value.get_ref()) {
-            ("token", DeValue::Array(tokens)) => tokens.iter().for_each(|token| reading.token(token)),
-            ("anonymous", DeValue::Table(table)) => reading.anonymous(table),
+            ("token", DeValue::Array(tokens)) => {
+                reading.rules.states_tokens = true;
+                tokens.iter().for_each(|token| reading.token(token));
+            }
+            ("anonymous", DeValue::Table(table)) => {
+                reading.rules.states_anonymous = true;
+                reading.anonymous(table);
+            }
             (other, _) => reading.fault(
                 key.span().start,
                 format!("'{}' is no part of the file: it has [[token]], and [anonymous]", other.escape_debug()),

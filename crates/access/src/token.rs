@@ -1,8 +1,11 @@
 //! What does one token allow, and how much of that is used?
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
+use nerite_locks::Mutex;
+
+use crate::bookings::{BookedBucket, Booking};
 use crate::bucket::Rate;
 use crate::pattern::Pattern;
 use crate::scope::Scope;
@@ -21,15 +24,32 @@ pub struct Token {
     pub(crate) requests: Option<Rate>,
     pub(crate) bytes: Option<Rate>,
     pub(crate) generation: u64,
+    pub(crate) buckets: Arc<Buckets>,
     pub(crate) used: Arc<Used>,
+}
+
+/// The buckets of a token. They are kept when the file is read again. Each peer without a token has its own.
+#[derive(Debug, Default)]
+pub(crate) struct Buckets {
+    /// When the bucket of requests will be full again, in ns.
+    requests_full_at: AtomicU64,
+    bytes: Mutex<BookedBucket>,
+}
+
+impl Buckets {
+    /// Whether all buckets are full, so that new ones would be equal.
+    pub(crate) fn are_full(&self, now_ns: u64) -> bool {
+        self.requests_full_at.load(Ordering::Relaxed) <= now_ns && self.bytes().is_full(now_ns)
+    }
+
+    fn bytes(&self) -> MutexGuard<'_, BookedBucket> {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The used amounts of the token of a name. They are kept when the file is read again.
 #[derive(Debug, Default)]
 pub(crate) struct Used {
-    /// When the buckets will be full again, in ns.
-    requests_full_at: AtomicU64,
-    bytes_full_at: AtomicU64,
     pub(crate) passed: AtomicU64,
     pub(crate) denied: AtomicU64,
     pub(crate) limited: AtomicU64,
@@ -88,6 +108,26 @@ impl Token {
         &self.name
     }
 
+    /// Whether it has a quota.
+    pub(crate) fn has_quota(&self) -> bool {
+        self.requests.is_some() || self.bytes.is_some()
+    }
+
+    /// The same rules and counts, with these buckets.
+    pub(crate) fn with_buckets(&self, buckets: &Arc<Buckets>) -> Token {
+        Token {
+            name: self.name.clone(),
+            secret: self.secret,
+            scopes: self.scopes,
+            models: self.models.clone(),
+            requests: self.requests,
+            bytes: self.bytes,
+            generation: self.generation,
+            buckets: Arc::clone(buckets),
+            used: Arc::clone(&self.used),
+        }
+    }
+
     /// Whether it stands for requests without a token.
     pub fn is_anonymous(&self) -> bool {
         self.secret.is_none()
@@ -108,17 +148,17 @@ impl Token {
         self.models.is_some()
     }
 
-    /// Takes one request out of its quotas. Bytes of earlier requests must be paid for first.
-    pub fn take_request(&self, now_ns: u64) -> Result<(), OverQuota> {
-        let taken = self.check_bytes(now_ns).and_then(|()| self.take(now_ns));
+    /// Takes one request out of its quotas. Bytes of earlier requests must be paid for first. `booking` is what was booked for this request already.
+    pub fn take_request(&self, booking: Booking, now_ns: u64) -> Result<(), OverQuota> {
+        let taken = self.check_bytes(booking, now_ns).and_then(|()| self.take(now_ns));
         let count = if taken.is_ok() { &self.used.passed } else { &self.used.limited };
         count.fetch_add(1, Ordering::Relaxed);
         taken
     }
 
-    fn check_bytes(&self, now_ns: u64) -> Result<(), OverQuota> {
+    fn check_bytes(&self, booking: Booking, now_ns: u64) -> Result<(), OverQuota> {
         let Some(rate) = self.bytes else { return Ok(()) };
-        match rate.wait(self.used.bytes_full_at.load(Ordering::Relaxed), now_ns) {
+        match self.buckets.bytes().wait(rate, booking, now_ns) {
             0 => Ok(()),
             wait_ns => Err(self.over(Quota::Bytes, rate, wait_ns)),
         }
@@ -127,7 +167,7 @@ impl Token {
     fn take(&self, now_ns: u64) -> Result<(), OverQuota> {
         let Some(rate) = self.requests else { return Ok(()) };
         let take = |full_at_ns| rate.take(full_at_ns, 1, now_ns).ok();
-        let taken = self.used.requests_full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        let taken = self.buckets.requests_full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         taken.map(drop).map_err(|full_at_ns| {
             let wait_ns = rate.take(full_at_ns, 1, now_ns).err().unwrap_or(1);
             self.over(Quota::Requests, rate, wait_ns)
@@ -138,23 +178,51 @@ impl Token {
         OverQuota { token: self.name.clone(), quota, per_second, burst, wait_ns }
     }
 
-    /// Counts bytes of received messages, and takes them out of its quota. They have come already, so missing ones are taken from the future.
-    pub fn note_bytes_in(&self, bytes: u64, now_ns: u64) {
-        self.used.bytes_in.fetch_add(bytes, Ordering::Relaxed);
-        self.owe_bytes(bytes, now_ns);
+    /// The ns in which its quota of bytes gives this many; 0 without one.
+    pub fn time_of(&self, bytes: u64) -> u64 {
+        self.bytes.map_or(0, |rate| rate.time_of(bytes))
     }
 
-    /// The same for bytes of answers.
+    /// Whether it has a quota of bytes.
+    pub fn limits_bytes(&self) -> bool {
+        self.bytes.is_some()
+    }
+
+    /// Takes the bytes of a message out of its quota before they come, so that messages that come at the same time cannot use the same bytes. `None`: their number
+    /// is not announced. [`Token::note_bytes_in`] or [`Token::end_booking`] ends the booking.
+    pub fn book_bytes(&self, announced: Option<u64>, now_ns: u64) -> Result<Booking, OverQuota> {
+        let Some(rate) = self.bytes else { return Ok(Booking::default()) };
+        let booked = self.buckets.bytes().book(rate, announced, now_ns);
+        booked.map_err(|wait_ns| {
+            self.used.limited.fetch_add(1, Ordering::Relaxed);
+            self.over(Quota::Bytes, rate, wait_ns)
+        })
+    }
+
+    /// Books `bytes` in place of fewer. The missing ones are owed.
+    pub fn extend(&self, booking: Booking, bytes: u64, now_ns: u64) -> Booking {
+        self.bytes.map_or(booking, |rate| self.buckets.bytes().extend(rate, booking, bytes, now_ns))
+    }
+
+    /// Ends a booking: takes `bytes` in place of those that were booked. What is missing is owed. What was booked and did not come is returned, unless the bucket has filled
+    /// meanwhile: an open booking is no saved-up quota.
+    pub fn end_booking(&self, booking: Booking, bytes: u64, now_ns: u64) {
+        self.bytes.iter().for_each(|rate| self.buckets.bytes().end(*rate, booking, bytes, now_ns));
+    }
+
+    /// Counts bytes of a received message, and takes them out of its quota, in place of those that were booked.
+    pub fn note_bytes_in(&self, booking: Booking, bytes: u64, now_ns: u64) {
+        self.used.bytes_in.fetch_add(bytes, Ordering::Relaxed);
+        if booking.time_ns > 0 || bytes > 0 {
+            self.end_booking(booking, bytes, now_ns);
+        }
+    }
+
+    /// Counts bytes of answers. The answers exist already, so bytes beyond the quota are owed.
     pub fn note_bytes_out(&self, bytes: u64, now_ns: u64) {
         self.used.bytes_out.fetch_add(bytes, Ordering::Relaxed);
-        self.owe_bytes(bytes, now_ns);
-    }
-
-    fn owe_bytes(&self, bytes: u64, now_ns: u64) {
         if let Some(rate) = self.bytes.filter(|_| bytes > 0) {
-            let owe = |full_at_ns| Some(rate.owe(full_at_ns, bytes, now_ns));
-            // It never refuses.
-            let _ = self.used.bytes_full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, owe);
+            self.buckets.bytes().owe(rate, bytes, now_ns);
         }
     }
 

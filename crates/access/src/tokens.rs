@@ -4,8 +4,8 @@
 //! a quota or a list of models may be missing. If the file has a fault, the earlier rules stay in force.
 
 use std::collections::HashMap;
-use std::fs::{File, Metadata};
-use std::io::{self, Read};
+use std::fs::Metadata;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,11 +14,13 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 
 use arc_swap::ArcSwap;
+use nerite_memory::read_regular_file;
 
+use crate::anonymous_peers::AnonymousPeers;
 use crate::limits::{CHECK_INTERVAL, FILE_BYTES_MAX};
 use crate::rules::{self, Rule, Rules, RulesError};
 use crate::secret::SecretHash;
-use crate::token::{Counts, Token, Used};
+use crate::token::{Counts, Token};
 
 /// The bits of a file's mode that let others read it.
 const OTHERS_READ: u32 = 0o044;
@@ -34,6 +36,7 @@ pub struct Tokens {
 #[derive(Debug)]
 struct Inner {
     table: ArcSwap<Table>,
+    anonymous_peers: AnonymousPeers,
     /// The number of the table, without the table.
     generation: AtomicU64,
     refused_unknown: AtomicU64,
@@ -49,14 +52,14 @@ struct Table {
     generation: u64,
 }
 
-/// A client brought a token that the file does not have.
+/// A client sent a token that the file does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the request's token is not known: the header authorization is to be 'Bearer <secret>' with a secret of this server"
+    "the request's token is not known: send the secret of one of this server's tokens, over HTTP and gRPC in the header authorization as 'Bearer <secret>'"
 )]
 pub struct Unknown;
 
-/// Why a file is not taken over.
+/// Why the rules of a file are not used.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// It cannot be read.
@@ -67,7 +70,7 @@ pub enum FileError {
         /// The system's error.
         cause: io::Error,
     },
-    /// It says what it may not.
+    /// The content of the file is invalid.
     #[error("the tokens of '{}' have faults:\n{faults}", .path.display())]
     Faulty {
         /// The file.
@@ -84,7 +87,7 @@ pub struct Counters {
     pub tokens: Vec<Counts>,
     /// Calls with a token that is not known.
     pub unknown: u64,
-    /// Calls without a token that want one.
+    /// Calls without a token that need one.
     pub without: u64,
     /// How often the file was found with a fault.
     pub faults: u64,
@@ -117,6 +120,11 @@ impl Tokens {
         Ok(Tokens { inner, _watched: Some(Arc::new(watched)) })
     }
 
+    /// What is wrong with a file of tokens now.
+    pub fn check_file(path: &Path) -> Result<(), FileError> {
+        read(path).map(drop)
+    }
+
     /// The tokens of a text, which does not change.
     pub fn from_text(text: &str) -> Result<Tokens, RulesError> {
         Ok(Tokens { inner: Arc::new(Inner::new(rules::read(text)?)), _watched: None })
@@ -132,6 +140,14 @@ impl Tokens {
         found.cloned().ok_or_else(|| self.unknown())
     }
 
+    /// The token with the quotas that hold for this peer: those of requests without a token are each peer's own. `peer` names it, if that is needed.
+    pub fn with_quotas_of(&self, token: Arc<Token>, peer: impl FnOnce() -> String, now_ns: u64) -> Arc<Token> {
+        if !token.is_anonymous() || !token.has_quota() {
+            return token;
+        }
+        self.inner.anonymous_peers.token_of(peer(), &token, now_ns)
+    }
+
     /// The token as the file has it now, if that changed; `None` if this one is still current.
     pub fn renewed(&self, token: &Token) -> Result<Option<Arc<Token>>, Unknown> {
         if token.generation == self.inner.generation.load(Ordering::Acquire) {
@@ -139,13 +155,13 @@ impl Tokens {
         }
         let table = self.inner.table.load();
         let found = match &token.secret {
-            None => table.anonymous.as_ref(),
-            Some(secret) => table.by_secret.get(secret),
+            None => table.anonymous.as_ref().map(|rules| Arc::new(rules.with_buckets(&token.buckets))),
+            Some(secret) => table.by_secret.get(secret).cloned(),
         };
-        found.cloned().map(Some).ok_or_else(|| self.unknown())
+        found.map(Some).ok_or_else(|| self.unknown())
     }
 
-    /// Notes a call without a token that wants one.
+    /// Notes a call without a token that needs one.
     pub fn note_without(&self) {
         self.inner.refused_without.fetch_add(1, Ordering::Relaxed);
     }
@@ -181,6 +197,7 @@ impl Inner {
     fn new(rules: Rules) -> Inner {
         Inner {
             table: ArcSwap::from_pointee(Table::of(rules, &Table::default(), 0)),
+            anonymous_peers: AnonymousPeers::default(),
             generation: AtomicU64::new(0),
             refused_unknown: AtomicU64::new(0),
             refused_without: AtomicU64::new(0),
@@ -189,17 +206,19 @@ impl Inner {
         }
     }
 
-    /// Takes the file over if it changed and stands still.
+    /// Reads the file again if it changed and two looks in a row saw the same file.
     fn reload_if_changed(&self, path: &Path, seen: &mut Seen) {
         let now = stamp(path);
         let stands_still = now == std::mem::replace(&mut seen.last, now);
         if now == seen.read || !stands_still {
             return;
         }
-        let outcome = read(path);
+        let has_tokens = !self.table.load().by_secret.is_empty();
+        let outcome =
+            read(path).and_then(|rules| if has_tokens { unless_all_are_gone(path, rules) } else { Ok(rules) });
         let after = stamp(path);
         if after != now {
-            // It changed while it was read. The next looks tell.
+            // It changed while it was read. The next looks decide whether it is read again.
             seen.last = after;
             return;
         }
@@ -211,7 +230,7 @@ impl Inner {
         }
         match outcome {
             Ok(rules) => self.take_over(path, rules),
-            // It was said at an earlier look.
+            // The error was logged at an earlier look.
             Err(_) if is_unreadable && was_unreadable => {}
             Err(error) => {
                 self.faults.fetch_add(1, Ordering::Relaxed);
@@ -235,10 +254,12 @@ impl Inner {
 impl Table {
     /// The rules, with the used amounts of tokens of the same names.
     fn of(rules: Rules, before: &Table, generation: u64) -> Table {
-        let used: HashMap<&str, &Arc<Used>> = before.all().map(|token| (token.name.as_str(), &token.used)).collect();
+        let before: HashMap<&str, &Arc<Token>> = before.all().map(|token| (token.name.as_str(), token)).collect();
         let token = |Rule { name, secret, scopes, models, requests, bytes }: Rule| {
-            let used = used.get(name.as_str()).map_or_else(Arc::default, |used| Arc::clone(used));
-            Arc::new(Token { name, secret, scopes, models, requests, bytes, generation, used })
+            let same = before.get(name.as_str());
+            let used = same.map_or_else(Arc::default, |token| Arc::clone(&token.used));
+            let buckets = same.map_or_else(Arc::default, |token| Arc::clone(&token.buckets));
+            Arc::new(Token { name, secret, scopes, models, requests, bytes, generation, buckets, used })
         };
         let anonymous = Some(token(rules.anonymous));
         let all = rules.tokens.into_iter().map(token);
@@ -251,7 +272,7 @@ impl Table {
     }
 }
 
-/// What the file was like at earlier looks.
+/// The state of the file at earlier looks.
 #[derive(Debug, Default)]
 struct Seen {
     /// At the last one.
@@ -272,23 +293,30 @@ fn stamp(path: &Path) -> Option<Stamp> {
 
 fn read(path: &Path) -> Result<Rules, FileError> {
     let unreadable = |cause| FileError::Unreadable { path: path.to_owned(), cause };
-    let file = File::open(path).map_err(unreadable)?;
-    let metadata = file.metadata().map_err(unreadable)?;
-    if metadata.len() > FILE_BYTES_MAX || !metadata.is_file() {
-        let text = format!("it has {} bytes, or is no file; at most {FILE_BYTES_MAX} are read", metadata.len());
-        return Err(unreadable(io::Error::new(io::ErrorKind::FileTooLarge, text)));
-    }
-    let mut text = String::new();
-    // It may have grown since.
-    file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
+    let (bytes, metadata) = read_regular_file(path, FILE_BYTES_MAX).map_err(unreadable)?;
+    let text =
+        String::from_utf8(bytes).map_err(|error| unreadable(io::Error::new(io::ErrorKind::InvalidData, error)))?;
     let rules = rules::read(&text).map_err(|faults| FileError::Faulty { path: path.to_owned(), faults })?;
+    if !rules.states_tokens && !rules.states_anonymous {
+        return Err(without_tokens(path));
+    }
     if let Some(warning) = warning(path, &metadata, rules.has_plain_secrets) {
         log::warn!("{warning}");
     }
     Ok(rules)
 }
 
-/// Secrets that others can read are none.
+/// Refuses rules that remove all tokens without saying so. An incomplete copy, after a full disk or a crash, leaves such a file.
+fn unless_all_are_gone(path: &Path, rules: Rules) -> Result<Rules, FileError> {
+    if rules.states_tokens { Ok(rules) } else { Err(without_tokens(path)) }
+}
+
+fn without_tokens(path: &Path) -> FileError {
+    let text = "the file has no [[token]]; if nobody is to have a token, write `token = []` into its first line";
+    FileError::Faulty { path: path.to_owned(), faults: RulesError(text.to_owned()) }
+}
+
+/// The log line about a file with plain secrets that other users can read.
 fn warning(path: &Path, metadata: &Metadata, has_plain_secrets: bool) -> Option<String> {
     let mode = metadata.mode() & 0o7777;
     let shown = path.display();

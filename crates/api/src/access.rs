@@ -23,7 +23,7 @@ pub enum Category {
 }
 
 impl Category {
-    /// All of them.
+    /// All categories.
     pub const ALL: [Category; 9] = [
         Category::Health,
         Category::Metadata,
@@ -36,7 +36,7 @@ impl Category {
         Category::Logging,
     ];
 
-    /// Its name on the command line.
+    /// The category's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Category::Health => "health",
@@ -51,7 +51,7 @@ impl Category {
         }
     }
 
-    /// Tells the watchdog that this thread now handles such a call.
+    /// Tells the watchdog that this thread now handles a call of this category.
     pub fn begins(self) {
         static NAMES: LazyLock<[Name; 9]> = LazyLock::new(|| Category::ALL.map(|category| Name::new(category.name())));
         if let Some(name) = NAMES.get(self as usize) {
@@ -71,9 +71,9 @@ pub enum Protocol {
 /// One rule: these calls need this header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restriction {
-    /// The protocol it holds for.
+    /// The protocol that the rule applies to.
     pub protocol: Protocol,
-    /// The calls it holds for.
+    /// The calls that the rule applies to.
     pub category: Category,
     /// The header in lower case. For gRPC it has the prefix `triton-grpc-protocol-` already.
     pub header: String,
@@ -84,9 +84,9 @@ pub struct Restriction {
 /// Why a client may not make a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The error that it gets.
+    /// The error that the client gets.
     pub status: Status,
-    /// The whole seconds after which it may try again, if waiting helps.
+    /// Whole seconds after which the client may try again, if waiting helps.
     pub retry_after_s: Option<u64>,
 }
 

@@ -1,14 +1,16 @@
 //! In which order is an inference admitted, and to which model version?
 //!
-//! Every front end takes these steps, in this order. So a request with two faults gets the same error over every protocol.
+//! Every front end takes these steps, in this order. So a request with two faults gets the same error over every protocol, if its message has the right
+//! form in each.
 //!
-//! 1. Its client may call: headers of restricted categories, token, scopes, quotas (`tokens`).
-//! 2. The server takes on inferences: it is not stopping (`under_way`). A request that has arrived completely is counted here.
+//! 1. The client may make the call: headers of restricted categories, token, scopes, quotas (`tokens`).
+//! 2. The server is not stopping, so it accepts inferences (`under_way`). A request that has arrived completely is counted here.
 //! 3. The server's start has not failed, the token allows the model, the version is a number, the model version exists and is ready, and the call can
 //!    carry its responses. The model is looked up once. If requests load models, the request waits here, and begins again with step 2.
 //! 4. The model version counts it as in flight, and stays loaded.
-//! 5. What the message says of tensors and parameters has the right form.
-//! 6. Names of memory are known, and the tensors fit the model (`admit`).
+//! 5. The tensors and parameters in the message have the right form. The form depends on the protocol, as in Triton: a region without a size is a fault
+//!    over gRPC only, and JSON must hold as many values as the shape says. Over gRPC, an input that is given twice is reported before these faults.
+//! 6. The regions and leases that the request names exist, and the tensors fit the model (`admit`).
 //!
 //! If a message is invalid before its model's name can be read, its error comes before step 2 or 3, because the model is not known then.
 
@@ -39,7 +41,7 @@ pub struct Target<'a> {
 /// How many responses a call can carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Responses {
-    /// One. A decoupled model is refused in the words of the protocol.
+    /// One. A decoupled model is refused, with the error text of this protocol.
     One(Protocol),
     /// Any number.
     Any,
@@ -72,11 +74,11 @@ pub struct Admission {
 impl Api {
     /// The checks of an inference before its body is read, if the model's name is known before.
     pub fn find(&self, target: Target<'_>) -> Result<Found, Status> {
-        self.check_taking_on()?;
+        self.check_accepting()?;
         Ok(Found(Arc::downgrade(&self.look_up(target)?)))
     }
 
-    /// Admits a request that was taken on. If the model was found before, that version is used, unless it was unloaded or replaced meanwhile.
+    /// Admits a request that was taken on. The version in `found`, from an earlier [`Api::find`], is used unless it was unloaded or replaced meanwhile.
     pub fn admit(&self, under_way: UnderWay, target: Target<'_>, found: Option<&Found>) -> Result<Admission, Status> {
         let found = found.and_then(|found| found.0.upgrade());
         let mut served = found.map_or_else(|| self.look_up(target), Ok)?;
@@ -91,15 +93,15 @@ impl Api {
     }
 
     /// Takes on and admits a request that has arrived completely, whose model was found before.
-    pub fn accept_found(&self, found: &Found, target: Target<'_>) -> Result<(UnderWay, Admission), Status> {
-        let under_way = self.take_on()?;
-        let admission = self.admit(under_way.again(), target, Some(found))?;
+    pub fn accept_found(&self, found: Option<&Found>, target: Target<'_>) -> Result<(UnderWay, Admission), Status> {
+        let under_way = self.accept_inference()?;
+        let admission = self.admit(under_way.again(), target, found)?;
         Ok((under_way, admission))
     }
 
     /// Takes on and admits a request whose model's name came with it.
     pub fn accept(&self, target: Target<'_>) -> Result<Admission, Status> {
-        self.admit(self.take_on()?, target, None)
+        self.admit(self.accept_inference()?, target, None)
     }
 
     /// Step 3 of an admission.
@@ -115,10 +117,10 @@ impl Api {
         }))
     }
 
-    /// How many inputs and outputs a request for this model may name. Err: it will not be admitted. A model that the request will load has the limit of
-    /// any model.
+    /// How many inputs and outputs a request for this model may name. Err: the request will not be admitted. A model that the request will load has the
+    /// limit that holds for every model.
     pub fn tensors_max(&self, target: Target<'_>) -> Result<TensorsMax, Status> {
-        let found = self.check_taking_on().and_then(|()| self.look_up(target));
+        let found = self.check_accepting().and_then(|()| self.look_up(target));
         let found = self.unless_loadable(target.model, found)?;
         Ok(found.map_or_else(TensorsMax::default, |served| tensors_max(&served)))
     }

@@ -12,7 +12,7 @@ use nerite_engine::{CheckedTensors, Contract, Prefix, Tensors};
 use nerite_memory::{Buffer, Slot};
 use nerite_request::limits::{Counted, TensorsMax, check_count};
 use nerite_request::names::first_repeated;
-use nerite_request::{InferInput, InferRequest, Inputs, RegionRef, Source, Status, Wanted, WantedOutputs};
+use nerite_request::{InferInput, InferInputs, InferRequest, Inputs, NamedOutputs, RegionRef, Source, Status, Wanted};
 use nerite_shm::Lease;
 use nerite_tensor::Tensor;
 
@@ -36,7 +36,7 @@ pub fn admit(
 ) -> Result<CheckedTensors, Status> {
     let is_raw = infer_request.raw_input.is_some();
     if let Some(body) = infer_request.raw_input.take() {
-        infer_request.inputs = vec![contract.raw_input(Prefix(&infer_request.id), *body)?];
+        infer_request.inputs.push(contract.raw_input(Prefix(&infer_request.id), *body)?);
     }
     let most = TensorsMax::of_model(contract.inputs.len(), contract.outputs.len());
     check_count(Counted::Inputs, infer_request.inputs.len(), most.inputs)?;
@@ -48,9 +48,9 @@ pub fn admit(
 }
 
 /// Refuses duplicates and resolves regions, in the client's order.
-fn take_inputs(request: Prefix<'_>, inputs: Vec<InferInput>, regions: &dyn Regions) -> Result<Inputs, Status> {
+fn take_inputs(request: Prefix<'_>, inputs: InferInputs, regions: &dyn Regions) -> Result<Inputs, Status> {
     let repeated = first_repeated(&inputs, |input| &input.name);
-    let taken = inputs.into_iter().enumerate().map(|(at, InferInput { name, datatype, shape, source })| {
+    let taken = |(at, InferInput { name, datatype, shape, source }): (usize, InferInput)| {
         if repeated == Some(at) {
             return Err(request.repeated_input(&name));
         }
@@ -59,9 +59,12 @@ fn take_inputs(request: Prefix<'_>, inputs: Vec<InferInput>, regions: &dyn Regio
             Source::Region(region) => regions.buffer(&region)?,
         };
         Ok(Tensor { name, datatype, shape, data })
-    });
-    // `collect` reuses the allocation of the list that it consumes, because entries of both have the same size.
-    taken.collect::<Result<Vec<_>, _>>().map(Inputs::from)
+    };
+    if !inputs.spilled() {
+        return inputs.into_iter().enumerate().map(taken).collect();
+    }
+    // `collect` reuses the allocation of the vector that it consumes, because entries of both have the same size.
+    inputs.into_vec().into_iter().enumerate().map(taken).collect::<Result<Vec<_>, _>>().map(Inputs::from)
 }
 
 /// Refuses duplicates and resolves regions, in the client's order.
@@ -69,9 +72,9 @@ fn take_outputs(
     request: Prefix<'_>,
     infer_request: &InferRequest,
     regions: &dyn Regions,
-) -> Result<WantedOutputs, Status> {
+) -> Result<NamedOutputs, Status> {
     let repeated = first_repeated(&infer_request.outputs, |output| &output.name);
-    let mut wanted = WantedOutputs::with_capacity(infer_request.outputs.len());
+    let mut wanted = NamedOutputs::with_capacity(infer_request.outputs.len());
     for (at, output) in infer_request.outputs.iter().enumerate() {
         if repeated == Some(at) {
             return Err(request.repeated_output(&output.name));

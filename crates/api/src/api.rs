@@ -17,6 +17,7 @@ use regex::Regex;
 
 use crate::access::{Category, Protocol, Refused, Restriction};
 use crate::caller::{Caller, FrontEnd};
+use crate::control_calls::ControlCalls;
 use crate::gpus::GpuFigures;
 use crate::logging::LogSwitches;
 use crate::region_rules::RegionRules;
@@ -33,17 +34,20 @@ pub struct Api {
 /// The client that makes the calls, over one connection.
 pub(crate) struct Client {
     peer: Peer,
-    /// The bytes that the server holds for it.
+    /// Counts the bytes that the server holds for this connection.
     account: Account,
-    /// The account for what it makes the server keep beyond its connections. Few clients need one.
-    kept: OnceLock<PeerAccount>,
-    /// Its use of the front threads.
+    /// The account for what the client makes the server keep after its connections are closed. Few clients need one.
+    retained: OnceLock<PeerAccount>,
+    /// The connection's use of the front threads.
     flow: Flow,
     /// The trace of all its requests, independent of the trace settings.
     pub(crate) trace: Option<Arc<RequestTrace>>,
     /// The record of the call that a session makes now. Over HTTP and gRPC each request has its own record.
     pub(crate) session_caller: ArcSwapOption<Caller>,
 }
+
+/// Returns the load of the machine. It is called whenever the load is read, on front threads too.
+pub type HostMeter = Box<dyn Fn() -> HostMetrics + Send + Sync>;
 
 pub(crate) struct Inner {
     /// 32 hexadecimal digits, unique for this server process.
@@ -56,7 +60,9 @@ pub(crate) struct Inner {
     pub options: Options,
     pub stopping: AtomicBool,
     pub under_way: Arc<AtomicUsize>,
-    pub host: Mutex<Option<HostMetrics>>,
+    pub control_calls: ControlCalls,
+    /// Measures the load of the machine. Set if the operator wants that.
+    pub host: OnceLock<HostMeter>,
     pub gpus: Arc<GpuFigures>,
     pub session_socket: Mutex<Option<SessionSocketMetrics>>,
     pub budgets: Budgets,
@@ -70,7 +76,7 @@ impl Inner {
         // A client that is ended because of the memory it holds must not wait for its turn on a front thread.
         let urgent = flow.clone();
         account.on_shed(move || urgent.make_urgent());
-        Client { peer, account, kept: OnceLock::new(), flow, trace: None, session_caller: ArcSwapOption::empty() }
+        Client { peer, account, retained: OnceLock::new(), flow, trace: None, session_caller: ArcSwapOption::empty() }
     }
 }
 
@@ -118,12 +124,12 @@ const RESERVED_HEADERS: [&str; 7] =
     ["sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"];
 
 impl Api {
-    /// The calls over this engine, these regions and these log switches.
+    /// The calls of a server with this engine, these regions and these log switches.
     pub fn new(engine: Arc<Engine>, regions: Registries<Peer>, log: Arc<LogSwitches>, options: Options) -> Api {
         Api::with_pools(engine, regions, Pools::new(LeaseLimits::default()), log, options)
     }
 
-    /// As [`Api::new`], with leases from these pools.
+    /// As [`Api::new`], but sessions get their leases from `pools`.
     pub fn with_pools(
         engine: Arc<Engine>,
         regions: Registries<Peer>,
@@ -131,7 +137,7 @@ impl Api {
         log: Arc<LogSwitches>,
         options: Options,
     ) -> Api {
-        let (stopping, host) = (AtomicBool::new(false), Mutex::default());
+        let (stopping, host) = (AtomicBool::new(false), OnceLock::new());
         let tracer = Tracer::new(options.trace.clone());
         // Without random bits the server has no id, and reports none.
         let server_id = random_bits().map(|bits| format!("{bits:032x}")).unwrap_or_default();
@@ -147,6 +153,7 @@ impl Api {
             options,
             stopping,
             under_way,
+            control_calls: ControlCalls::default(),
             host,
             gpus,
             session_socket,
@@ -157,7 +164,7 @@ impl Api {
         Api { inner: Arc::new(inner), client: Arc::new(client), caller: None }
     }
 
-    /// The same server for `peer`. A front end makes one for each connection. Before that, the peer is the user who runs the server.
+    /// The same server, called by `peer`. A front end makes one for each connection. Without this call the peer is the user who runs the server.
     pub fn for_peer(&self, peer: Peer) -> Api {
         Api { inner: Arc::clone(&self.inner), client: Arc::new(self.inner.client(peer)), caller: None }
     }
@@ -166,8 +173,9 @@ impl Api {
     #[must_use]
     pub fn with_trace(&self, trace: Arc<RequestTrace>) -> Api {
         let (peer, account, flow) = (self.peer().clone(), self.account().clone(), self.flow().clone());
-        let kept = OnceLock::new();
-        let client = Client { peer, account, kept, flow, trace: Some(trace), session_caller: ArcSwapOption::empty() };
+        let retained = OnceLock::new();
+        let client =
+            Client { peer, account, retained, flow, trace: Some(trace), session_caller: ArcSwapOption::empty() };
         Api { inner: Arc::clone(&self.inner), client: Arc::new(client), caller: self.caller.clone() }
     }
 
@@ -176,15 +184,21 @@ impl Api {
         &self.client.account
     }
 
-    /// The account that is charged for what the client makes the server keep beyond its connections: states of sequences, names of regions, and
-    /// configurations of models.
-    pub(crate) fn kept(&self) -> &PeerAccount {
-        self.client.kept.get_or_init(|| self.inner.budgets.of_peer(&self.client.peer.to_string()))
+    /// The account that is charged for what the client makes the server keep after its connections are closed: states of sequences, names of regions,
+    /// and configurations of models.
+    pub(crate) fn retained(&self) -> &PeerAccount {
+        self.client.retained.get_or_init(|| self.inner.budgets.of_peer(&self.client.peer.to_string()))
     }
 
     /// Charges the client for bytes that it makes the server keep.
-    pub(crate) fn charge_kept(&self, bytes: usize) -> Result<PeerCharge, Status> {
-        self.kept().charge(bytes).map_err(|over| Status::unavailable(over.to_string()))
+    pub(crate) fn charge_retained(&self, bytes: usize) -> Result<PeerCharge, Status> {
+        self.retained().charge(bytes).map_err(|over| Status::unavailable(over.to_string()))
+    }
+
+    /// The client and its connection, as numbers for queues that it shares with others.
+    pub(crate) fn number(&self) -> nerite_request::Client {
+        let flow = &self.client.flow;
+        nerite_request::Client { peer: flow.peer_number(), flow: flow.number() }
     }
 
     /// The flow that is charged for the connection's use of the front threads.
@@ -275,12 +289,13 @@ impl Api {
         self.inner.stopping.load(Ordering::Acquire)
     }
 
-    /// Refuses all calls but inference and health while the server is stopping.
+    /// Refuses calls while the server is stopping or if its start failed. Inferences ask [`Api::check_started`]
+    /// instead. The server's metadata is never refused.
     pub(crate) fn check_running(&self) -> Result<(), Status> {
         if self.stopping() { Err(Status::unavailable(NOT_READY)) } else { self.check_started() }
     }
 
-    /// Refuses inferences and checks of a model's readiness if the server's start failed, because it has no models then.
+    /// Refuses inferences if the server's start failed, because it has no models then.
     pub(crate) fn check_started(&self) -> Result<(), Status> {
         if self.inner.engine.has_failed() { Err(Status::unavailable(NOT_READY)) } else { Ok(()) }
     }

@@ -2,7 +2,8 @@
 //!
 //! If the server has tokens, each change is one line of the log: the client (its token, and its peer as the kernel
 //! says), the change, and the outcome. Names are quoted, so that a client cannot write a line of its own, and
-//! shortened.
+//! shortened. Whether the lines are shown depends on the command line only: a client that may change the settings of
+//! the log cannot turn them off.
 
 use std::sync::Arc;
 
@@ -15,6 +16,8 @@ use crate::access::{Category, Refused};
 use crate::caller::{NAME_BYTES_MAX, cut};
 use crate::logging::LogSwitches;
 
+/// The target of audit lines. The logger asks [`LogSwitches::shows_audit`] for it.
+pub const AUDIT_TARGET: &str = "nerite_audit_line";
 /// The most bytes of the name of what was changed, and of the error.
 const TEXT_BYTES_MAX: usize = 512;
 
@@ -28,8 +31,8 @@ pub(crate) struct Auditor {
 impl Auditor {
     /// Writes the line of a change. `what` is called only if the line is written.
     pub(crate) fn note<T>(&self, outcome: &Result<T, Status>, what: impl FnOnce() -> String) {
-        if self.log.shows(Level::Info) {
-            log::info!("{}", self.line(outcome, &what()));
+        if self.log.shows_audit(Level::Info) {
+            log::info!(target: AUDIT_TARGET, "{}", self.line(outcome, &what()));
         }
     }
 
@@ -57,18 +60,42 @@ impl Api {
         }
     }
 
+    /// Writes the line of one of the operator's calls that changes something: an audit line if the server has tokens. Otherwise it is a line of the log
+    /// like others, and is written only if the call succeeded.
+    pub fn note_operator_change<T>(&self, outcome: &Result<T, Status>, what: &str) {
+        match self.auditor() {
+            Some(auditor) => auditor.note(outcome, || format!("as operator: {what}")),
+            None if outcome.is_ok() => log::info!("{} as operator: {what}: done", self.peer()),
+            None => {}
+        }
+    }
+
     /// Writes the line of a change that the client's token does not allow.
     pub(crate) fn audit_refusal(&self, token: &Token, category: Category, allowed: &Result<(), Refused>) {
         if let Err(refused) = allowed {
-            // A warning, so that a client that repeats it does not fill the log.
-            let (token, peer, category) = (token.name(), self.peer(), category.name());
-            log::warn!("audit: token {token}, {peer}: a change ({category}): refused: {}", refused.status.code.name());
+            let refusal = self.refusal("a change", category, refused);
+            log::warn!(target: AUDIT_TARGET, "audit: token {}, {refusal}", token.name());
         }
+    }
+
+    /// Writes the line of a call that is or may be a change, and whose token is not known.
+    pub(crate) fn audit_unknown(&self, category: Category, is_change: bool, refused: &Refused) {
+        let what = if is_change { "a change" } else { "a call that may be a change" };
+        // No token can have this name. The logger limits lines by their place in the code. These lines have their own place, so many of them do not suppress
+        // the lines of known tokens.
+        let refusal = self.refusal(what, category, refused);
+        log::warn!(target: AUDIT_TARGET, "audit: token (unknown), {refusal}");
+    }
+
+    /// The text of a warning about a refusal. The logger limits repeated warnings, so a client that repeats the call does not fill the log.
+    fn refusal(&self, what: &str, category: Category, refused: &Refused) -> String {
+        let (peer, category, code) = (self.peer(), category.name(), refused.status.code.name());
+        format!("{peer}: {what} ({category}): refused: {code}")
     }
 }
 
-/// A name that a client chose, quoted and shortened.
-pub(crate) fn quoted(name: &str) -> String {
+/// A name that a client chose, quoted and shortened, for a line of the log.
+pub fn quoted(name: &str) -> String {
     format!("{:?}", cut(name, NAME_BYTES_MAX))
 }
 

@@ -4,9 +4,10 @@
 //! is dropped: its answer was made, or its client has gone.
 
 use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
-use nerite_access::Token;
+use nerite_access::{Booking, OverQuota, Token};
 use nerite_locks::Mutex;
 use nerite_request::{Peer, Response, Status};
 use nerite_watchdog::now_ns;
@@ -27,12 +28,75 @@ pub(crate) struct Caller {
     pub token: Option<Arc<Token>>,
     /// The log line of the call, if it has one.
     pub line: Option<Line>,
+    /// The bytes that are booked at the token for the message of the next request.
+    booked: Booked,
+    /// Bytes of that message that have arrived.
+    arrived: AtomicU64,
+}
+
+/// Counts the bytes of a body that were booked at the client's token.
+#[derive(Debug)]
+pub struct BodyCounter(pub(crate) Arc<Caller>);
+
+impl BodyCounter {
+    /// Notes that bytes have arrived. If more arrived than were booked, the booking is extended, even beyond the token's quota.
+    pub fn add(&self, bytes: usize) {
+        self.0.note_arrived(bytes as u64);
+    }
 }
 
 impl Caller {
+    /// A client with nothing booked.
+    pub(crate) fn new(token: Option<Arc<Token>>, line: Option<Line>) -> Caller {
+        Caller { token, line, booked: Booked::default(), arrived: AtomicU64::new(0) }
+    }
+
+    /// The same client in its next request, for which bytes may have been booked.
+    pub(crate) fn next(&self, token: Option<Arc<Token>>, line: Option<Line>) -> Caller {
+        let booked = Booked::default();
+        booked.set(self.booked.take());
+        Caller { token, line, booked, arrived: AtomicU64::new(self.arrived.swap(0, Ordering::Relaxed)) }
+    }
+
+    /// Whether its token has a quota of bytes.
+    pub(crate) fn books_bytes(&self) -> bool {
+        self.token.as_ref().is_some_and(|token| token.limits_bytes())
+    }
+
+    /// The booking for the message of the next request.
+    pub(crate) fn booking(&self) -> Booking {
+        self.booked.get()
+    }
+
+    /// Books the bytes of a message that is about to arrive.
+    pub(crate) fn book(&self, announced: Option<u64>) -> Result<(), OverQuota> {
+        let Some(token) = &self.token else { return Ok(()) };
+        self.end_booking();
+        self.booked.set(token.book_bytes(announced, now_ns())?);
+        Ok(())
+    }
+
+    /// Ends the booking of a message that was not read to its end or could not be parsed. The token pays for the bytes that arrived.
+    fn end_booking(&self) {
+        let (booking, arrived) = (self.booked.take(), self.arrived.swap(0, Ordering::Relaxed));
+        if let Some(token) = self.token.as_ref().filter(|_| booking.time_ns > 0) {
+            token.end_booking(booking, arrived, now_ns());
+        }
+    }
+
+    fn note_arrived(&self, bytes: u64) {
+        let arrived = self.arrived.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let booking = self.booking();
+        let is_more = |token: &&Arc<Token>| booking.time_ns > 0 && token.time_of(arrived) > booking.time_ns;
+        if let Some(token) = self.token.as_ref().filter(is_more) {
+            self.booked.set(token.extend(booking, arrived, now_ns()));
+        }
+    }
+
     /// Notes bytes of tensors in the message of a request.
     pub(crate) fn note_bytes_in(&self, bytes: u64) {
-        self.token.iter().for_each(|token| token.note_bytes_in(bytes, now_ns()));
+        let booking = self.booked.take();
+        self.token.iter().for_each(|token| token.note_bytes_in(booking, bytes, now_ns()));
         self.line.iter().for_each(|line| line.note_bytes_in(bytes));
     }
 
@@ -51,7 +115,37 @@ impl Caller {
     }
 }
 
-/// How the call came.
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.end_booking();
+    }
+}
+
+/// The [`Booking`] of a message. While the message arrives, only the task of its connection changes the booking.
+#[derive(Debug, Default)]
+struct Booked {
+    number: AtomicU64,
+    /// 0 if nothing is booked.
+    time_ns: AtomicU64,
+}
+
+impl Booked {
+    fn get(&self) -> Booking {
+        Booking { number: self.number.load(Ordering::Relaxed), time_ns: self.time_ns.load(Ordering::Relaxed) }
+    }
+
+    fn set(&self, booking: Booking) {
+        self.number.store(booking.number, Ordering::Relaxed);
+        self.time_ns.store(booking.time_ns, Ordering::Relaxed);
+    }
+
+    fn take(&self) -> Booking {
+        let time_ns = self.time_ns.swap(0, Ordering::Relaxed);
+        Booking { number: self.number.swap(0, Ordering::Relaxed), time_ns }
+    }
+}
+
+/// The front end through which a call arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub(crate) enum FrontEnd {
@@ -67,7 +161,7 @@ pub(crate) struct Line {
     log: Arc<LogSwitches>,
     front: FrontEnd,
     call: &'static str,
-    /// What the client asked for: a method and a path, or an RPC. It is cut, and may be empty.
+    /// The call that the client named: a method and a path, or an RPC. The text is shortened, and may be empty.
     named: String,
     peer: Peer,
     token: Option<Arc<Token>>,
@@ -200,6 +294,11 @@ impl FrontEnd {
             FrontEnd::Session => access::check_any(restrictions, category, header),
             FrontEnd::Metrics => Ok(()),
         }
+    }
+
+    /// Whether the server learns only from the message of such a call if it changes settings.
+    pub(crate) fn hides_changes(self, call: Category) -> bool {
+        self == FrontEnd::Grpc && matches!(call, Category::Trace | Category::Logging)
     }
 
     /// The status of a refusal in this protocol.

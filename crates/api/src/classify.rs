@@ -9,7 +9,7 @@ const ELEMENTS_MAX: usize = 1_000_000;
 /// The bytes of an element during the sort: 8 for its value, 8 for its index, and 8 for the buffer of the sort, which is half as long as the list.
 const ELEMENT_BYTES: usize = 24;
 /// For fewer elements no memory is reserved.
-const ROOM_ELEMENTS_MIN: usize = 64 << 10;
+const RESERVED_ELEMENTS_MIN: usize = 64 << 10;
 
 /// Turns an output into its `classes` best values per row, as Triton writes them: `value:index` or `value:index:label`.
 /// The result is a BYTES tensor of shape `[rows, k]`, or `[k]` for a model without batch dimension.
@@ -23,12 +23,12 @@ pub fn classify(output: &Output, classes: u64, batching: bool, labels: &[String]
     if count > ELEMENTS_MAX {
         return Err(Status::invalid("classification output tensor too large"));
     }
-    let room = if count < ROOM_ELEMENTS_MIN {
+    let reserved = if count < RESERVED_ELEMENTS_MIN {
         Ok(MemoryReservation::none())
     } else {
         MemoryReservation::take(count * ELEMENT_BYTES)
     };
-    let _reservation = room.map_err(short)?;
+    let _reservation = reserved.map_err(short)?;
     let values = Values::of(output).map_err(short)?.ok_or_else(refused)?;
     let rows = if batching { output.shape.first().copied().unwrap_or(1).max(0) as usize } else { 1 };
     let per_row = count.checked_div(rows).unwrap_or(0);
@@ -51,7 +51,7 @@ pub fn classify(output: &Output, classes: u64, batching: bool, labels: &[String]
     }
     let shape: Shape = batching.then_some(rows as i64).into_iter().chain([kept as i64]).collect();
     let name = output.name.clone();
-    Ok(Output { name, datatype: DataType::Bytes, shape, data: bytes.finish(), placed: false })
+    Ok(Output { index: output.index, name, datatype: DataType::Bytes, shape, data: bytes.finish(), placed: false })
 }
 
 /// Values that can be sorted and printed. They are read once, because a client may be able to change the memory.
@@ -126,7 +126,7 @@ mod tests {
     fn check(values: &[f32], shape: &[i64], classes: u64, labels: &[&str], expected: &[&str]) {
         let data = Buffer::from(values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>());
         let shape = Shape::from_slice(shape);
-        let output = Output { name: "o".into(), datatype: DataType::Fp32, shape, data, placed: false };
+        let output = Output { index: 0, name: "o".into(), datatype: DataType::Fp32, shape, data, placed: false };
         let labels: Vec<String> = labels.iter().map(|l| (*l).to_owned()).collect();
         let result = classify(&output, classes, true, &labels).expect("floats can be sorted");
         let found = strings::extents(&result.data, expected.len() as u64).expect("as many as expected");

@@ -1,6 +1,5 @@
 //! Which steps does a response take from its model to the front end?
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use nerite_budget::Charge;
@@ -11,7 +10,6 @@ use nerite_request::{
     Deliver, InferRequestedOutput, InferResponse, Numbered, PeerAccount, PlaceQuery, Reply, RequestTrace, Response,
     ResponseWindow, Status,
 };
-use nerite_tensor::Name;
 use nerite_watchdog::now_ns;
 
 use crate::caller::Caller;
@@ -30,9 +28,9 @@ pub(crate) struct Delivery<S> {
     trace: Option<Arc<RequestTrace>>,
     /// The client of the request. Its quota is charged for the bytes of the responses, and its log line counts them.
     caller: Option<Arc<Caller>>,
-    /// The account that is charged for the states that the request leaves behind. `None` if it leaves none.
+    /// The account that is charged for the states that the request leaves behind, and for responses beyond the window. `None` if there can be none.
     account: Option<PeerAccount>,
-    /// The charge for what the strings of the request take, until the last response.
+    /// The charge for the memory that the strings of the request take, until the last response.
     strings: Option<Charge>,
     sink: S,
     /// Counts the inference as under way until its last response was sent.
@@ -54,7 +52,7 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Delivery<S> {
         Delivery { shown, places, window, trace, caller: None, account: None, strings: None, sink, under_way }
     }
 
-    /// The same, charging this account for states that the request leaves behind.
+    /// The same, charging this account for states that the request leaves behind, and for responses beyond the window.
     pub(crate) fn charging(self, account: Option<PeerAccount>) -> Delivery<S> {
         Delivery { account, ..self }
     }
@@ -67,6 +65,11 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Delivery<S> {
     /// The same for this client.
     pub(crate) fn of_caller(self, caller: Option<Arc<Caller>>) -> Delivery<S> {
         Delivery { caller, ..self }
+    }
+
+    /// Takes the window away. The caller counts the responses in it.
+    pub(crate) fn take_window(&mut self) -> Option<Arc<ResponseWindow>> {
+        self.window.take()
     }
 
     /// The reply that takes these steps. If there are no steps, responses go to `numbered`, if it is given, and not to
@@ -145,12 +148,12 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Deliver for Delivery<S> {
 
     fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
         // Leases are memory of the host, whatever the runtime prefers.
-        self.places.as_ref().map_or(Ok(None), |places| places.place(query.output, query.bytes))
+        self.places.as_ref().map_or(Ok(None), |places| places.place(query.index, query.bytes))
     }
 }
 
 /// Counts the response in its window until the client takes it.
-fn take_place(window: &Arc<ResponseWindow>, response: &mut Response) {
+pub(crate) fn take_place(window: &Arc<ResponseWindow>, response: &mut Response) {
     let bytes = response.inline_bytes();
     match response {
         Response::Part(tensors) | Response::Final(tensors) => tensors.permit = Some(window.permit(bytes)),
@@ -162,32 +165,36 @@ fn take_place(window: &Arc<ResponseWindow>, response: &mut Response) {
 /// How outputs are changed for the client: to the shapes of the configuration, or to classes.
 pub(crate) struct Shown {
     served: Arc<Served>,
-    classes: HashMap<Name, u64>,
+    /// How many classes an output is turned into, by its index, in ascending order.
+    classes: Vec<(usize, u64)>,
 }
 
 impl Shown {
     /// `None` for most requests, whose outputs are not changed.
     pub(crate) fn of(outputs: &[InferRequestedOutput], served: &Arc<Served>) -> Option<Shown> {
-        let classes: HashMap<_, _> =
-            outputs.iter().filter(|o| o.classes > 0).map(|o| (o.name.clone(), o.classes)).collect();
+        let specs = ByName::new(served.outputs(), |spec| &spec.name);
+        let classified = outputs.iter().filter(|output| output.classes > 0);
+        let mut classes: Vec<_> =
+            classified.filter_map(|output| Some((specs.index_of(&output.name)?, output.classes))).collect();
+        classes.sort_unstable();
         let reshapes = served.outputs().iter().any(|spec| spec.reshape.is_some());
         (reshapes || !classes.is_empty()).then(|| Shown { served: Arc::clone(served), classes })
     }
 
     fn apply(&self, response: &mut InferResponse) -> Result<(), Status> {
         let batching = self.served.config().batches();
-        let specs = ByName::new(self.served.outputs(), |spec| &spec.name);
         for output in &mut response.outputs {
-            let spec = specs.find(&output.name);
+            let spec = self.served.outputs().get(output.index);
             if let Some((spec, reshape)) = spec.and_then(|spec| Some((spec, spec.reshape.as_deref()?))) {
                 let own = output.shape.get(usize::from(batching)..).unwrap_or_default();
                 let shown = reshaped(own, reshape, &spec.dims);
                 output.shape = output.shape.iter().copied().take(usize::from(batching)).chain(shown).collect();
             }
-            if let Some(classes) = self.classes.get(&output.name) {
+            if let Ok(at) = self.classes.binary_search_by_key(&output.index, |(index, _)| *index) {
+                let classes = self.classes[at].1;
                 let labels =
                     self.served.labels().get(output.name.as_str()).map(|labels| &labels[..]).unwrap_or_default();
-                *output = classify(output, *classes, batching, labels)?;
+                *output = classify(output, classes, batching, labels)?;
             }
         }
         Ok(())

@@ -1,12 +1,33 @@
 //! How does a request wait for a model that is loaded on demand?
 
+use std::future::{Future, pending, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+
+use nerite_engine::Waiting;
 use nerite_request::Status;
 use tokio::sync::oneshot;
 
 use crate::Api;
 
+/// A load that was requested. The wait for the load ends when this is dropped.
+pub struct ModelLoad {
+    api: Api,
+    model: String,
+    outcome: oneshot::Receiver<Result<(), Status>>,
+    waiting: Waiting,
+}
+
+/// A model that was loaded for a request. It is not evicted before this is dropped. Drop it once the request is admitted.
+#[must_use]
+pub struct LoadedModel {
+    _waiting: Waiting,
+}
+
 impl Api {
-    /// Whether this client may load and unload models. If requests load models, a client could otherwise unload models that others use.
+    /// Refuses clients that may not load and unload models. If requests load models, only the operator may, because any other client could unload models
+    /// that others use.
     pub(crate) fn check_control(&self) -> Result<(), Status> {
         self.inner.engine.check_client_control()?;
         if self.inner.engine.is_on_demand() && !self.peer().is_operator() {
@@ -30,7 +51,7 @@ impl Api {
             return Ok(found);
         }
         // Boxed, so that the future of every call does not contain the space for the wait.
-        Box::pin(self.wait_for_model(model)).await?;
+        let _loaded = Box::pin(self.wait_for_model(model, 0)).await?;
         find()
     }
 
@@ -43,16 +64,51 @@ impl Api {
         }
     }
 
-    /// Loads a model that is not loaded, in control mode `demand`. Dropping the future ends the wait. A stop of the server ends it too, and refuses
-    /// the call like all calls that come later.
-    pub async fn wait_for_model(&self, model: &str) -> Result<(), Status> {
-        self.check_taking_on()?;
+    /// Loads a model that is not loaded, in control mode `demand`, and waits for it as [`ModelLoad::within`] does.
+    pub async fn wait_for_model(&self, model: &str, timeout_us: u64) -> Result<LoadedModel, Status> {
+        self.request_load(model, true)?.within(timeout_us).await
+    }
+
+    /// Requests the load of a model that is not loaded, in control mode `demand`, while the rest of the client's message has yet to arrive.
+    pub fn begin_load(&self, model: &str) -> Result<ModelLoad, Status> {
+        self.request_load(model, false)
+    }
+
+    fn request_load(&self, model: &str, holds: bool) -> Result<ModelLoad, Status> {
+        self.check_accepting()?;
         self.check_started()?;
         self.check_model(model)?;
         let (sender, outcome) = oneshot::channel();
-        let _waiting = self.inner.engine.demand(model, self.peer(), move |outcome| drop(sender.send(outcome)))?;
-        outcome.await.unwrap_or_else(|_| Err(Status::internal(format!("the load of '{model}' was abandoned"))))?;
-        // The load may have ended at the moment of the stop.
-        self.check_taking_on()
+        let done = move |outcome| drop(sender.send(outcome));
+        let waiting = self.inner.engine.demand(model, self.peer(), holds, done)?;
+        Ok(ModelLoad { api: self.clone(), model: model.to_owned(), outcome, waiting })
     }
+}
+
+impl ModelLoad {
+    /// Waits for the load, at most for the timeout of a request; 0 is no timeout. The load goes on after the timeout. The wait also ends when the future is
+    /// dropped and when the server stops. A stop refuses the call, as it refuses all later calls. Call this only when the client's message has arrived
+    /// completely.
+    pub async fn within(mut self, timeout_us: u64) -> Result<LoadedModel, Status> {
+        self.waiting.hold();
+        let mut over = pin!(timeout_is_over(timeout_us));
+        let ended = poll_fn(|cx| match Pin::new(&mut self.outcome).poll(cx) {
+            Poll::Ready(outcome) => Poll::Ready(Ok(outcome)),
+            Poll::Pending => over.as_mut().poll(cx).map(Err),
+        });
+        let abandoned = |_| Err(Status::internal(format!("the load of '{}' was abandoned", self.model)));
+        ended.await?.unwrap_or_else(abandoned)?;
+        // The load may have ended at the moment of the stop.
+        self.api.check_accepting()?;
+        Ok(LoadedModel { _waiting: self.waiting })
+    }
+}
+
+/// The error of a request that waits for its model, once its timeout in microseconds is over. 0 is no timeout.
+pub async fn timeout_is_over(timeout_us: u64) -> Status {
+    if timeout_us == 0 {
+        return pending().await;
+    }
+    tokio::time::sleep(Duration::from_micros(timeout_us)).await;
+    Status::timed_out()
 }

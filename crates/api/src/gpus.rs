@@ -9,7 +9,7 @@ use nerite_wire::prometheus::GpuMetrics;
 /// The last figures of each GPU.
 #[derive(Debug, Default)]
 pub struct GpuFigures {
-    /// With the time at which the driver last answered.
+    /// The figures, each with the time at which the driver last answered.
     each: Mutex<Vec<(Instant, GpuMetrics)>>,
 }
 

@@ -1,7 +1,7 @@
 //! Which lines does the log show?
 
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use nerite_locks::Mutex;
 use nerite_request::Status;
@@ -12,6 +12,19 @@ use nerite_request::setting::{LogChange, LogSettings};
 pub struct LogSwitches {
     settings: Mutex<LogSettings>,
     flags: AtomicU32,
+    /// The flags of the command line. They decide on audit lines, so that no client can turn those off.
+    operators_flags: u32,
+    /// Lines that were lost, in the order of [`LogLoss`].
+    lost: [AtomicU64; 2],
+}
+
+/// Why a line of the log was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogLoss {
+    /// Too many lines waited for the log.
+    QueueFull,
+    /// The log could not be written, because a disk is full for example.
+    WriteFailed,
 }
 
 /// The format of log lines.
@@ -47,8 +60,9 @@ const VERBOSE_SHIFT: u32 = 8;
 impl LogSwitches {
     /// The settings of the command line.
     pub fn new(settings: LogSettings) -> LogSwitches {
-        let flags = AtomicU32::new(flags(&settings));
-        LogSwitches { settings: Mutex::new(settings), flags }
+        let operators_flags = flags(&settings);
+        let (settings, flags) = (Mutex::new(settings), AtomicU32::new(operators_flags));
+        LogSwitches { settings, flags, operators_flags, lost: Default::default() }
     }
 
     /// All settings.
@@ -56,14 +70,20 @@ impl LogSwitches {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Applies a change completely or not at all. Returns the new settings.
-    pub fn change(&self, change: LogChange) -> Result<LogSettings, Status> {
+    /// Whether [`LogSwitches::change`] would apply this change.
+    pub fn check(change: &LogChange) -> Result<(), Status> {
         if change.file.is_some() {
             return Err(Status::unsupported("log file location can not be updated through network protocol"));
         }
         if let Some(format) = change.format.as_deref().filter(|name| LogFormat::parse(name).is_none()) {
             return Err(Status::invalid(format!("invalid argument for log_format, got: {format}")));
         }
+        Ok(())
+    }
+
+    /// Applies a change completely or not at all. Returns the new settings.
+    pub fn change(&self, change: LogChange) -> Result<LogSettings, Status> {
+        LogSwitches::check(&change)?;
         let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         let next = LogSettings {
             file: settings.file.clone(),
@@ -80,14 +100,29 @@ impl LogSwitches {
 
     /// Whether lines of this level are written.
     pub fn shows(&self, level: log::Level) -> bool {
-        let flags = self.flags.load(Ordering::Relaxed);
-        match level {
-            log::Level::Error => flags & ERROR != 0,
-            log::Level::Warn => flags & WARNING != 0,
-            log::Level::Info => flags & INFO != 0,
-            log::Level::Debug => flags >> VERBOSE_SHIFT >= 1,
-            log::Level::Trace => flags >> VERBOSE_SHIFT >= 2,
-        }
+        includes(self.flags.load(Ordering::Relaxed), level)
+    }
+
+    /// Whether audit lines of this level are written: whatever clients changed, as the command line says.
+    pub fn shows_audit(&self, level: log::Level) -> bool {
+        includes(self.operators_flags, level)
+    }
+
+    /// Counts lines that were lost.
+    pub fn note_lost(&self, loss: LogLoss, lines: u64) {
+        let [queue_full, write_failed] = &self.lost;
+        let count = match loss {
+            LogLoss::QueueFull => queue_full,
+            LogLoss::WriteFailed => write_failed,
+        };
+        count.fetch_add(lines, Ordering::Relaxed);
+    }
+
+    /// The lines that were lost, by reason.
+    pub fn lost_lines(&self) -> [(&'static str, u64); 2] {
+        let [queue_full, write_failed] = &self.lost;
+        [("queue_full", queue_full), ("write_failed", write_failed)]
+            .map(|(reason, count)| (reason, count.load(Ordering::Relaxed)))
     }
 
     /// The format of lines.
@@ -97,6 +132,16 @@ impl LogSwitches {
             ISO => LogFormat::Iso8601,
             _ => LogFormat::Json,
         }
+    }
+}
+
+fn includes(flags: u32, level: log::Level) -> bool {
+    match level {
+        log::Level::Error => flags & ERROR != 0,
+        log::Level::Warn => flags & WARNING != 0,
+        log::Level::Info => flags & INFO != 0,
+        log::Level::Debug => flags >> VERBOSE_SHIFT >= 1,
+        log::Level::Trace => flags >> VERBOSE_SHIFT >= 2,
     }
 }
 
@@ -133,6 +178,17 @@ mod tests {
             .expect("legal");
         assert!(!switches.shows(log::Level::Info) && switches.shows(log::Level::Warn));
         assert!(switches.shows(log::Level::Debug) && !switches.shows(log::Level::Trace));
+    }
+
+    #[test]
+    fn no_change_turns_audit_lines_off_or_on() {
+        let switches = switches();
+        let off = LogChange { info: Some(false), warning: Some(false), error: Some(false), ..LogChange::default() };
+        switches.change(off).expect("legal");
+        assert!(switches.shows_audit(log::Level::Info) && switches.shows_audit(log::Level::Warn));
+        let silent = LogSwitches::new(switches.settings());
+        silent.change(LogChange { info: Some(true), ..LogChange::default() }).expect("legal");
+        assert!(silent.shows(log::Level::Info) && !silent.shows_audit(log::Level::Info));
     }
 
     #[test]

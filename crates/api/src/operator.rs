@@ -51,6 +51,16 @@ impl Api {
     }
 }
 
+impl Api {
+    /// Up to `count` regions of each registry whose regions the client may list, with the state of their objects. This makes system calls for each.
+    pub fn region_views(&self, count: usize) -> Result<Vec<RegionView>, Status> {
+        self.check_running()?;
+        let mut found = self.in_each_region(|regions| Ok(regions.inspect(None, count)))?;
+        found.sort_by(|a, b| a.record.name.cmp(&b.record.name));
+        Ok(found.into_iter().map(|state| region_view(state, "")).collect())
+    }
+}
+
 impl Operator {
     /// Up to `count` regions whose names follow `after`, by name: those of a session, or those of all users and addresses. All regions of one name
     /// are on the same page.
@@ -140,7 +150,7 @@ impl Operator {
         Ok(Dropped { count, in_use: regions.still_used() })
     }
 
-    /// Calls `ask` with the registry that has a region of that name. Also returns its owner, which is empty for the operator and for the session.
+    /// Calls `query` with the registry that has a region of that name, and with the region's owner. The owner is empty for the operator and for the session.
     fn with_registry<T>(&self, of: Option<&Scope>, name: &str, query: impl FnOnce(&Registry, &str) -> T) -> Option<T> {
         let regions = &self.0.inner.regions;
         if let Some(scope) = of {

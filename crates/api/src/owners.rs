@@ -5,7 +5,7 @@
 //! region with that name.
 
 use nerite_request::{Peer, Status};
-use nerite_shm::{Registries, Registry, Rights, ShmError};
+use nerite_shm::{Payer, Registries, Registry, Rights, ShmError};
 
 use crate::Api;
 use crate::errors::of_shm;
@@ -17,7 +17,30 @@ impl Api {
         self.inner.options.regions.rights(self.peer(), key)
     }
 
-    /// Calls `ask` with the registry of the client's own regions, which registrations and calls for all regions use.
+    /// Calls `register` with the registry of the client's own regions, and with the registry whose quota pays if that is another one. It is another one where
+    /// all clients share one namespace: each client still has its own quota, and none waits until objects of others are freed.
+    pub(crate) fn registering<T>(
+        &self,
+        register: impl FnOnce(&Registry, Option<Payer<'_>>) -> Result<T, ShmError>,
+    ) -> Result<T, Status> {
+        let regions = &self.inner.regions;
+        match self.payer() {
+            Some(peer) if self.access() == RegionAccess::Shared => {
+                regions.open(peer).and_then(|own| register(regions.operator(), Some(own.payer()))).map_err(of_shm)
+            }
+            _ => self.in_own_regions(|own| register(own, None)),
+        }
+    }
+
+    /// The owner who pays for the client's regions; `None` for the operator.
+    fn payer(&self) -> Option<&Peer> {
+        match self.access() {
+            RegionAccess::Operator => None,
+            RegionAccess::Shared | RegionAccess::Own(_) => Some(self.peer()).filter(|peer| !peer.is_operator()),
+        }
+    }
+
+    /// Calls `query` with the registry of the client's own regions. Calls that mean all regions use this registry.
     pub(crate) fn in_own_regions<T>(&self, query: impl FnOnce(&Registry) -> Result<T, ShmError>) -> Result<T, Status> {
         let regions = &self.inner.regions;
         match self.access() {
@@ -27,17 +50,22 @@ impl Api {
         .map_err(of_shm)
     }
 
-    /// The bytes of all regions that the client may unregister. Root and the server's own user may unregister those of all owners.
+    /// The regions of a new session of the client. What they map counts with the client's own regions.
+    pub(crate) fn session_regions(&self, regions_max: usize) -> Result<Registry, ShmError> {
+        self.inner.regions.of_session(self.payer(), regions_max)
+    }
+
+    /// The bytes of all regions that the client may unregister. Root and the server's own user may unregister those of all owners, and so may each client if
+    /// all share one namespace.
     pub(crate) fn reachable_bytes(&self) -> u64 {
         let regions = &self.inner.regions;
         match self.access() {
-            RegionAccess::Shared => regions.operator().counts().mapped_bytes,
-            RegionAccess::Operator => regions.counts().mapped_bytes,
+            RegionAccess::Shared | RegionAccess::Operator => regions.counts().mapped_bytes,
             RegionAccess::Own(peer) => regions.of(peer).counts().mapped_bytes,
         }
     }
 
-    /// Calls `ask` with the registry that a region's name refers to. `ask` fails if the registry has no region of that name.
+    /// Calls `query` with the registry that a region's name refers to. `query` fails if the registry has no region of that name.
     pub(crate) fn in_regions<T>(&self, query: impl Fn(&Registry) -> Result<T, ShmError>) -> Result<T, Status> {
         let regions = &self.inner.regions;
         match self.access() {
@@ -49,7 +77,7 @@ impl Api {
         }
     }
 
-    /// Calls `ask` with each registry whose regions the client may list.
+    /// Calls `query` with each registry whose regions the client may list.
     pub(crate) fn in_each_region<T>(
         &self,
         query: impl Fn(&Registry) -> Result<Vec<T>, ShmError>,
@@ -101,4 +129,34 @@ fn in_others<T>(
 /// Whether the error says that there is no region of the name.
 fn is_missing(error: &ShmError) -> bool {
     matches!(error, ShmError::RegionUnknown { .. } | ShmError::StatusUnknown { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use nerite_engine::{Engine, Runtimes};
+    use nerite_shm::OwnedRegion;
+
+    use super::*;
+    use crate::region_rules::{RegionRules, ShmScope, ShmTrust};
+    use crate::{LogSwitches, Options};
+
+    #[test]
+    fn with_one_namespace_for_all_each_client_pays_for_its_own_regions() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let engine = Engine::for_tests(folder.path(), Runtimes::default()).expect("no models");
+        let rules = RegionRules { trust: ShmTrust::Any, scope: ShmScope::All, ..RegionRules::default() };
+        let options = Options { regions: rules, ..Options::default() };
+        let api = Api::new(engine, Registries::new(true, None), LogSwitches::silent(), options);
+        let object = OwnedRegion::create(&format!("/nerite-owners-{}-all", std::process::id()), 4096).expect("memory");
+        let (one, other) = (Peer::User { uid: 4_000_000_001 }, Peer::User { uid: 4_000_000_002 });
+        let register = |peer: &Peer, name| api.for_peer(peer.clone()).register_system(name, object.key(), 0, 4096);
+        assert_eq!([register(&one, "a"), register(&one, "b"), register(&other, "c")], [Ok(()), Ok(()), Ok(())]);
+        assert!(register(&other, "a").is_err(), "the names are common");
+        let regions = &api.inner.regions;
+        let mapped = |peer: &Peer| regions.of(peer).counts().mapped;
+        assert_eq!((mapped(&one), mapped(&other), regions.operator().counts().mapped), (2, 1, 0));
+        assert_eq!(api.for_peer(other.clone()).reachable_bytes(), 3 * 4096);
+        assert_eq!(api.for_peer(other.clone()).unregister_system(""), Ok(()));
+        assert_eq!((mapped(&one), mapped(&other)), (0, 0));
+    }
 }

@@ -1,14 +1,15 @@
 //! Where are outputs placed if the client does not know their size?
 //!
 //! In leases of a session: the session of the request itself, or one that an output names by its key, over any protocol. A runtime that asks for a
-//! place before it computes gets a lease of the right size, and writes there. If a runtime leaves an output in its own memory, it is copied, and
-//! counted, when the response passes.
+//! place before it computes gets a lease of the right size, and writes its output there. If a runtime leaves an output in its own memory, the output is
+//! copied to a lease when the response passes, and the copy is counted.
 
 use std::sync::{Arc, PoisonError};
 
+use nerite_config::TensorSpec;
 use nerite_locks::Mutex;
 use nerite_memory::{Reason, Slot};
-use nerite_request::names::{ByName, NameTable};
+use nerite_request::names::ByName;
 use nerite_request::{InferRequestedOutput, InferResponse, LeaseNotice, Output, RegionRef, SessionRef, Status};
 use nerite_shm::{Account, BorrowedLease, LeaseError, LeaseErrorKind, Pools};
 use nerite_tensor::Name;
@@ -18,11 +19,11 @@ use crate::errors::{of_lease, of_shm};
 /// An output in a lease that the server chose. It begins at the lease's first byte.
 #[derive(Debug)]
 pub struct OutputLease {
-    /// The model's name for it.
+    /// The name of the output in the model.
     pub output: Name,
     /// The lease.
     pub borrowed: BorrowedLease,
-    /// Bytes of the output.
+    /// The size of the output in bytes.
     pub byte_size: u64,
     account: Arc<Account>,
 }
@@ -49,15 +50,16 @@ impl OutputLease {
 pub(crate) struct Places(Arc<Shared>);
 
 struct Shared {
+    /// In ascending order of their indices.
     outputs: Vec<LeasedOutput>,
-    names: NameTable,
     /// Leases that the model has, and that no response has reported yet.
     open: Mutex<Vec<BorrowedLease>>,
 }
 
 /// One output, and the session that is charged for its lease.
 struct LeasedOutput {
-    output: Name,
+    /// Its index in the model's configuration.
+    output: usize,
     account: Arc<Account>,
     way: Way,
 }
@@ -72,24 +74,20 @@ enum Way {
 }
 
 impl Places {
-    /// The places for the outputs in `requested` that name a session, and for those in the list of the request's own session. `None` if there are no such
-    /// outputs.
+    /// The places for the outputs in `requested` that name a session, and for those in the list of the request's own session. `outputs` are those of the
+    /// model. `None` if no output has a place.
     pub(crate) fn of(
         requested: &[InferRequestedOutput],
+        outputs: &[TensorSpec],
         own: Option<(&Arc<Account>, Vec<String>)>,
         pools: &Pools,
     ) -> Result<Option<Places>, Status> {
-        let (mut outputs, mut names) = (Vec::new(), NameTable::new());
-        let mut add = |leased: LeasedOutput| {
-            if names.find(&outputs, |known: &LeasedOutput| &known.output, &leased.output).is_none() {
-                outputs.push(leased);
-                names.added(&outputs, |known| &known.output);
-            }
-        };
+        let specs = ByName::new(outputs, |spec| &spec.name);
+        let mut leased = Vec::new();
         for output in requested {
             if let Some(session) = &output.session {
-                let (output, account) = (output.name.clone(), account(session, pools)?);
-                add(LeasedOutput { output, account, way: Way::Response { tag: session.tag } });
+                let (account, way) = (account(session, pools)?, Way::Response { tag: session.tag });
+                leased.extend(specs.index_of(&output.name).map(|output| LeasedOutput { output, account, way }));
             }
         }
         let (own, named) = own.unzip();
@@ -98,15 +96,17 @@ impl Places {
             // Classes are made from the model's output here, so they are sent in the response.
             let requested_output = requested.find(&output);
             let elsewhere = requested_output.is_some_and(|one| one.classes > 0 || one.session.is_some());
-            if let Some(account) = own.filter(|_| !elsewhere) {
-                add(LeasedOutput { output: output.into(), account: Arc::clone(account), way: Way::Packet });
+            if let (Some(account), Some(output)) = (own.filter(|_| !elsewhere), specs.index_of(&output)) {
+                leased.push(LeasedOutput { output, account: Arc::clone(account), way: Way::Packet });
             }
         }
-        Ok((!outputs.is_empty()).then(|| Places(Arc::new(Shared { outputs, names, open: Mutex::default() }))))
+        leased.sort_by_key(|one| one.output);
+        leased.dedup_by_key(|one| one.output);
+        Ok((!leased.is_empty()).then(|| Places(Arc::new(Shared { outputs: leased, open: Mutex::default() }))))
     }
 
-    /// A place for `bytes` bytes of `output`. `None` for an output that is sent in the response.
-    pub(crate) fn place(&self, output: &str, bytes: usize) -> Result<Option<Slot>, Status> {
+    /// A place for `bytes` bytes of the output with this index. `None` for an output that is sent in the response.
+    pub(crate) fn place(&self, output: usize, bytes: usize) -> Result<Option<Slot>, Status> {
         let Some(leased) = self.0.leased_output(output).filter(|_| bytes > 0) else { return Ok(None) };
         let Some((borrowed, slot)) = leased.lend(bytes)? else { return Ok(None) };
         self.0.open.lock().unwrap_or_else(PoisonError::into_inner).push(borrowed);
@@ -132,12 +132,13 @@ impl Places {
 }
 
 impl Shared {
-    fn leased_output(&self, output: &str) -> Option<&LeasedOutput> {
-        self.names.find(&self.outputs, |leased| &leased.output, output).map(|at| &self.outputs[at])
+    fn leased_output(&self, output: usize) -> Option<&LeasedOutput> {
+        let at = self.outputs.binary_search_by_key(&output, |leased| leased.output).ok()?;
+        self.outputs.get(at)
     }
 
     fn settle(&self, output: &mut Output) -> Result<Option<(Way, OutputLease)>, Status> {
-        let Some(leased) = self.leased_output(&output.name).filter(|_| !output.data.is_empty()) else {
+        let Some(leased) = self.leased_output(output.index).filter(|_| !output.data.is_empty()) else {
             return Ok(None);
         };
         if output.placed {

@@ -1,8 +1,8 @@
 //! How is a request checked once and run many times?
 //!
-//! A change of what was checked is noticed. The model version is compared at each call. A window in a lease of the session is used again if the
-//! session still has the lease. Other windows of shared memory are looked up by name again, so a region that was removed is noticed. The contents of
-//! BYTES inputs can change, so they are checked at each call.
+//! Each call notices if the model or the memory has changed since the check. The model version is compared. A window in a lease of the session is used
+//! again if the session still has the lease. Other windows of shared memory are looked up by name again, so a region that was removed is noticed. The
+//! contents of BYTES inputs can change, so they are checked at each call.
 //!
 //! A prepared request keeps neither its model loaded nor its memory mapped, so clients may keep it for any time.
 
@@ -11,7 +11,9 @@ use std::sync::{Arc, Weak};
 use nerite_engine::{CheckedTensors, VersionKey};
 use nerite_memory::{Buffer, Extent, Slot};
 use nerite_request::names::ByName;
-use nerite_request::{Cancel, InferRequest, Inputs, Numbered, Recycled, RegionRef, Response, Source, Status, Wanted};
+use nerite_request::{
+    Cancel, InferRequest, Inputs, Numbered, Recycled, RegionRef, Response, Source, Status, TraceContext, Wanted,
+};
 use nerite_shm::{Account, Lease};
 use nerite_tensor::{DataType, Name, Shape, Tensor};
 
@@ -38,8 +40,8 @@ struct Checked {
     inputs: Vec<(Shape, Window)>,
     /// The indices of the inputs that the request leaves out.
     left_out: Vec<usize>,
-    /// The name of each output, and its window.
-    wanted: Vec<(Name, Window)>,
+    /// The index and the name of each output, and its window.
+    wanted: Vec<(usize, Name, Window)>,
     rows: u32,
 }
 
@@ -92,9 +94,9 @@ impl PreparedRequest {
                 .map(|(input, requested)| (input.shape, window(requested.source.region())))
                 .collect(),
             wanted: wanted
-                .iter()
+                .indexed()
                 .enumerate()
-                .map(|(at, one)| (one.name.clone(), window(region_of(&request, at))))
+                .map(|(at, (index, one))| (index, one.name.clone(), window(region_of(&request, at))))
                 .collect(),
             rows,
         });
@@ -102,9 +104,9 @@ impl PreparedRequest {
         Ok(PreparedRequest { version, request, leased, checked })
     }
 
-    /// As [`InferRequest::is_light`], for a call of this request.
-    pub fn is_light(&self) -> bool {
-        self.request.is_light()
+    /// The request, and its outputs that are written to leases that the server chooses.
+    pub(crate) fn request(&self) -> (&InferRequest, &[String]) {
+        (&self.request, &self.leased)
     }
 
     /// As [`Api::note_request`], for a call of this request that is refused.
@@ -115,15 +117,15 @@ impl PreparedRequest {
     pub(crate) fn submit(
         &self,
         api: &Api,
-        regions: &dyn Regions,
-        account: &Arc<Account>,
+        (regions, account): (&dyn Regions, &Arc<Account>),
+        parent: Option<Box<TraceContext>>,
         cancel: Cancel,
         numbered: Option<Numbered>,
         sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
     ) -> Result<(), CallError> {
         api.note_request(&self.request);
         let (model, version) = (&self.request.model, &self.request.version);
-        let under_way = api.take_on()?;
+        let under_way = api.accept_inference()?;
         let admission = api.admit(under_way, Target::of_any(model, version), None);
         let admission = admission.map_err(|status| CallError::Stale(status.message))?;
         if !self.version.is_of(admission.model.served()) {
@@ -132,12 +134,12 @@ impl PreparedRequest {
         let own = Some((account, self.leased.clone()));
         let Some(checked) = &self.checked else {
             let mut request = self.request.clone();
-            request.trace = api.trace_packet(model);
+            request.trace = api.trace_packet(model, parent);
             return Ok(api.submit_noted(admission, request, regions, own, cancel, sink)?);
         };
         let tensors = self.tensors(checked, regions).map_err(|status| CallError::Stale(status.message))?;
         let (tensors, sink) = ((tensors, &self.request.outputs[..]), (numbered, sink));
-        Ok(api.submit_checked(admission, self.head(api), tensors, own, cancel, sink)?)
+        Ok(api.submit_checked(admission, self.head(api, parent), tensors, own, cancel, sink)?)
     }
 
     /// The tensors in their present memory. A window that is found has the size that was checked.
@@ -151,16 +153,16 @@ impl PreparedRequest {
         });
         let inputs = inputs.collect::<Result<Inputs, Status>>()?.lacking(&checked.left_out);
         // The outputs in the client's order. If the client named none, all outputs are meant.
-        let wanted = checked.wanted.iter().enumerate().map(|(at, (name, window))| {
+        let wanted = checked.wanted.iter().enumerate().map(|(at, (index, name, window))| {
             let slot = region_of(&self.request, at).map(|region| window.slot(region, regions)).transpose()?;
-            Ok(Wanted { name: name.clone(), slot })
+            Ok((*index, Wanted { name: name.clone(), slot }))
         });
         let wanted = wanted.collect::<Result<_, Status>>()?;
-        // None of them is of strings.
+        // No input of a checked request is of BYTES, so there are no strings.
         Ok(CheckedTensors { inputs, wanted, rows: checked.rows, string_bytes: 0 })
     }
 
-    fn head(&self, api: &Api) -> Head {
+    fn head(&self, api: &Api, parent: Option<Box<TraceContext>>) -> Head {
         let InferRequest { model, id, priority, timeout_us, sequence, parameters, .. } = &*self.request;
         Head {
             id: id.clone(),
@@ -168,7 +170,7 @@ impl PreparedRequest {
             timeout_us: *timeout_us,
             sequence: sequence.clone(),
             parameters: parameters.clone(),
-            trace: api.trace_packet(model),
+            trace: api.trace_packet(model, parent),
         }
     }
 }

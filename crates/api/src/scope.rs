@@ -5,14 +5,14 @@
 //!   a session:   its own leases, leases of others by name, its own regions, then those of its user
 //! ```
 //!
-//! A region that a session registers belongs to that session: others cannot name, list or unregister it. It is removed with the session.
+//! A region that a session registers belongs to that session. Others cannot name, list or unregister the region, and it is removed with the session.
 
 use std::sync::{Arc, OnceLock};
 
 use nerite_memory::{Buffer, Slot};
 use nerite_request::report::SystemRegionReport;
-use nerite_request::{Cancel, InferRequest, Numbered, Recycled, RegionRef, Response, SessionRef, Status};
-use nerite_shm::limits::{MAPPED_BYTES_MAX, REGIONS_MAX, WATCHED_MAX};
+use nerite_request::{Cancel, InferRequest, Numbered, Recycled, RegionRef, Response, SessionRef, Status, TraceContext};
+use nerite_shm::limits::{REGIONS_MAX, WATCHED_MAX};
 use nerite_shm::{
     Account, BorrowedLease, LEASES_MAX, Lease, LeaseError, LeaseLimits, LeaseName, Pools, Registry, ShmError,
 };
@@ -63,14 +63,14 @@ impl Api {
         header: impl Fn(&str) -> Option<&'h [u8]>,
     ) -> Result<(), Refused> {
         let caller = self.enter(FrontEnd::Session, categories, changes, String::new, header)?;
-        // There may be one from before the log was made less verbose.
+        // The record of an earlier call may still be set, from before the log was made less verbose.
         if caller.is_some() || self.client.session_caller.load().is_some() {
             self.client.session_caller.store(caller);
         }
         Ok(())
     }
 
-    /// The same client, for the call that its session makes now. A call that waits keeps this while the session makes others.
+    /// The same client, for the call that its session makes now. A call that waits keeps this value while the session makes other calls.
     pub fn in_session_call(&self) -> Api {
         self.caller().map_or_else(|| self.clone(), |caller| self.with_caller(caller))
     }
@@ -96,8 +96,7 @@ impl Api {
         }
     }
 
-    /// Notes that a call which [`Api::allow_session`] allowed was carried out. `None`: it was begun, and its answer
-    /// will have the outcome.
+    /// Notes that a call which [`Api::allow_session`] allowed was carried out. `None` if the call was only begun: its answer has the outcome later.
     pub fn end_session_call(&self, outcome: Option<Result<(), &Status>>) {
         if self.logs_requests()
             && let Some(line) = self.client.session_caller.swap(None).as_ref().and_then(|caller| caller.line.as_ref())
@@ -130,8 +129,8 @@ impl Scope {
         self.account.borrow(byte_size).map_err(of_lease)
     }
 
-    /// As [`Scope::borrow`], for a thread that serves connections. Idle leases are unmapped on a thread that serves none, and a GPU's driver is asked
-    /// there.
+    /// As [`Scope::borrow`], for a thread that serves connections. Unmapping idle leases and calling a GPU's driver happen on a thread that serves no
+    /// connections.
     pub async fn borrow_aside(self: &Arc<Scope>, byte_size: u64) -> Result<BorrowedLease, Status> {
         self.api.check_running()?;
         if let Some(borrowed) = self.account.borrow_at_once(byte_size).map_err(of_lease)? {
@@ -191,8 +190,8 @@ impl Scope {
         self.api.check_client_shm()?;
         check_name(name)?;
         let (rights, charge) = (self.api.rights(key), self.api.charge_region(name, key)?);
-        let registered = self.own_regions().register_system_as(&rights, charge, name, key, offset, byte_size);
-        let outcome = registered.map_err(of_shm);
+        let register = |own: &Registry| own.register_system_as(&rights, charge, name, key, offset, byte_size);
+        let outcome = self.own_regions().and_then(register).map_err(of_shm);
         self.api.audit(&outcome, || format!("register region {} of its session over {}", quoted(name), quoted(key)));
         outcome
     }
@@ -212,21 +211,36 @@ impl Scope {
     /// One of the session's regions, or (empty name) all, by name.
     pub fn system_status(&self, name: &str) -> Result<Vec<SystemRegionReport>, Status> {
         let wanted = Some(name).filter(|name| !name.is_empty());
-        let found = self.own_regions().system_status(wanted).map_err(of_shm)?;
+        let own = self.regions.get().unwrap_or_else(|| self.api.inner.regions.none());
+        let found = own.system_status(wanted).map_err(of_shm)?;
         Ok(found.into_iter().map(crate::calls::system_report).collect())
     }
 
+    /// Whether a thread that serves connections may check and begin this request, or check it to prepare it. `leased` is as in [`Scope::infer`]. If not,
+    /// use [`Api::begin_aside`].
+    pub fn may_begin_here(&self, infer_request: &InferRequest, leased: &[String]) -> bool {
+        self.api.may_begin_here(infer_request) && (leased.is_empty() || !self.api.is_stalling())
+    }
+
+    /// As [`Scope::may_begin_here`], for a call of a prepared request.
+    pub fn may_call_here(&self, prepared: &PreparedRequest) -> bool {
+        let (request, leased) = prepared.request();
+        self.may_begin_here(request, leased)
+    }
+
     /// Runs one request of the session that was admitted. `leased` names outputs that are written to leases that the
-    /// server chooses. Each response comes with these leases. Otherwise as [`Api::infer_stream`].
+    /// server chooses. Each response comes with these leases. `parent` is the client's span above the request, from
+    /// [`Api::trace_parent`]. Otherwise as [`Api::infer_stream`].
     pub fn infer(
         &self,
         admission: Admission,
         mut infer_request: Recycled<InferRequest>,
         leased: Vec<String>,
+        parent: Option<Box<TraceContext>>,
         cancel: Cancel,
         sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
     ) -> Result<(), Status> {
-        infer_request.trace = self.api.trace_packet(&infer_request.model);
+        infer_request.trace = self.api.trace_packet(&infer_request.model, parent);
         self.api.submit(admission, infer_request, self, Some((&self.account, leased)), cancel, sink)
     }
 
@@ -246,11 +260,12 @@ impl Scope {
     pub fn call(
         &self,
         prepared: &PreparedRequest,
+        parent: Option<Box<TraceContext>>,
         cancel: Cancel,
         numbered: Option<Numbered>,
         sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
     ) -> Result<(), CallError> {
-        prepared.submit(&self.api, self, &self.account, cancel, numbered, sink)
+        prepared.submit(&self.api, (self, &self.account), parent, cancel, numbered, sink)
     }
 
     pub(crate) fn api(&self) -> &Api {
@@ -266,13 +281,12 @@ impl Scope {
         self.regions.get()
     }
 
-    fn own_regions(&self) -> &Registry {
-        let limits = || nerite_shm::Options {
-            allow_client_shm: self.api.check_client_shm().is_ok(),
-            regions_max: REGIONS_PER_SESSION_MAX,
-            mapped_bytes_max: MAPPED_BYTES_MAX / SESSIONS_MAX as u64,
-        };
-        self.regions.get_or_init(|| Registry::new(limits()).with_gpu(self.api.inner.regions.gpu().cloned()))
+    fn own_regions(&self) -> Result<&Registry, ShmError> {
+        if let Some(own) = self.regions.get() {
+            return Ok(own);
+        }
+        let own = self.api.session_regions(REGIONS_PER_SESSION_MAX)?;
+        Ok(self.regions.get_or_init(|| own))
     }
 
     /// The session's own memory of that name. `None` if the session has none, even if others have.

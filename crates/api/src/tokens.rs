@@ -7,13 +7,13 @@
 
 use std::sync::Arc;
 
-use nerite_access::{OverQuota, Scope, Token, Tokens, Unknown};
+use nerite_access::{Booking, OverQuota, Scope, Token, Tokens, Unknown};
 use nerite_request::{Code, InferRequest, Status};
 use nerite_watchdog::now_ns;
 
 use crate::access::{Category, Refused};
 use crate::api::AUTHORIZATION;
-use crate::caller::{Caller, FrontEnd, Line};
+use crate::caller::{BodyCounter, Caller, FrontEnd, Line};
 use crate::{Api, Scope as SessionScope, codes};
 
 /// A token needs one of these scopes to make a call. If empty, no token is needed.
@@ -55,13 +55,13 @@ impl Api {
         let (token, allowed) = match (&self.inner.options.tokens, restricted) {
             (_, Err(status)) => (None, Err(status.into())),
             (None, Ok(())) => (None, Ok(())),
-            (Some(tokens), Ok(())) => self.by_token(tokens, categories, changes, authorization),
+            (Some(tokens), Ok(())) => self.by_token(tokens, front, categories, changes, authorization),
         };
         let line = self.logs_requests().then(|| self.line(front, *first, &named(), token.as_ref()));
         if let (Err(refused), Some(line)) = (&allowed, &line) {
             line.note_status(front.status_of(refused));
         }
-        allowed.map(|()| (token.is_some() || line.is_some()).then(|| Arc::new(Caller { token, line })))
+        allowed.map(|()| (token.is_some() || line.is_some()).then(|| Arc::new(Caller::new(token, line))))
     }
 
     /// Whether a call needs a record of its client: for its token, or for its log line.
@@ -78,6 +78,7 @@ impl Api {
     fn by_token(
         &self,
         tokens: &Tokens,
+        front: FrontEnd,
         categories: &[Category],
         changes: bool,
         authorization: Option<&[u8]>,
@@ -85,14 +86,22 @@ impl Api {
         if categories.iter().all(|category| scopes(*category, changes).is_empty()) {
             return (None, Ok(()));
         }
+        // An inference changes nothing, whatever memory it writes.
+        let can_change = |first: &&Category| scopes(**first, true) != scopes(**first, false);
+        let changed = categories.first().filter(|_| changes).filter(can_change);
         let token = match tokens.find(authorization) {
-            Ok(token) => token,
-            Err(fault) => return (None, Err(unknown(fault))),
+            Ok(token) => tokens.with_quotas_of(token, || self.peer().to_string(), now_ns()),
+            Err(fault) => {
+                let refused = unknown(fault);
+                let may_be_changed = categories.first().filter(|first| changes || front.hides_changes(**first));
+                if let Some(category) = may_be_changed.filter(can_change) {
+                    self.audit_unknown(*category, changes, &refused);
+                }
+                return (None, Err(refused));
+            }
         };
         let check = |category: &Category| check_scopes(tokens, &token, scopes(*category, changes));
-        let allowed = categories.iter().try_for_each(check).and_then(|()| take_request(&token));
-        // An inference changes nothing, whatever memory it writes.
-        let changed = categories.first().filter(|first| changes && scopes(**first, true) != scopes(**first, false));
+        let allowed = categories.iter().try_for_each(check).and_then(|()| take_request(&token, Booking::default()));
         if let Some(category) = changed {
             self.audit_refusal(&token, *category, &allowed);
         }
@@ -122,8 +131,8 @@ impl Api {
         Ok(())
     }
 
-    /// The server for the next request of a call that was allowed, if it differs, and whether the request is allowed. Each request of a stream counts
-    /// against quotas, except for one that was counted with its call (`is_counted`).
+    /// Checks whether the next request of an allowed call is allowed, too. Returns the [`Api`] to use for it, if that is another one. Each request of a
+    /// stream counts against quotas, except one that was counted with its call (`is_counted`).
     pub fn allow_next(&self, is_counted: bool) -> (Option<Api>, Result<(), Status>) {
         let Some(caller) = self.caller() else { return (None, Ok(())) };
         let line = caller.line.as_ref().map(Line::next);
@@ -136,7 +145,7 @@ impl Api {
                 (caller.token.clone(), Err(status))
             }
         };
-        (Some(self.with_caller(Arc::new(Caller { token, line }))), allowed)
+        (Some(self.with_caller(Arc::new(caller.next(token, line)))), allowed)
     }
 
     /// The same client, in the call of this caller.
@@ -148,7 +157,7 @@ impl Api {
         let Some((tokens, token)) = self.token_now()? else { return Ok(None) };
         check_scopes(tokens, &token, &[Scope::Infer])?;
         if !is_counted {
-            take_request(&token)?;
+            take_request(&token, self.caller().map_or_else(Booking::default, |caller| caller.booking()))?;
         }
         Ok(Some(token))
     }
@@ -163,8 +172,8 @@ impl Api {
         self.caller.iter().filter_map(|caller| caller.line.as_ref()).for_each(|line| line.note_status(status));
     }
 
-    /// Notes which inference the call is. This comes before the checks, so that the line of a refused one has it too.
-    /// The id is empty if it is not known yet.
+    /// Notes which inference the call is, or which model it asks about. Call this before the checks, so that the line of a refused call has them too. The id
+    /// is empty if it is not known yet.
     pub fn note_inference(&self, model: &str, version: &str, id: &str) {
         if self.logs_requests()
             && let Some(line) = self.caller().as_ref().and_then(|caller| caller.line.as_ref())
@@ -176,6 +185,20 @@ impl Api {
     /// As [`Api::note_inference`], for a request that was read.
     pub fn note_request(&self, infer_request: &InferRequest) {
         self.note_inference(&infer_request.model, &infer_request.version, &infer_request.id);
+    }
+
+    /// Books the bytes of an inference's message at the client's token before they are read, so that many messages at once cannot exceed the token's quota.
+    /// `announced` is `None` if the client did not announce the size. Call this after [`Api::allow`]. Returns the counter for the bytes that arrive, or
+    /// `None` if nothing has to be counted.
+    pub fn book_message(&self, announced: Option<u64>) -> Result<Option<BodyCounter>, Refused> {
+        let Some(caller) = self.caller().filter(|caller| caller.books_bytes()) else { return Ok(None) };
+        caller.book(announced).map_err(over_quota)?;
+        Ok(Some(BodyCounter(caller)))
+    }
+
+    /// Whether [`Api::book_message`] books anything for this client.
+    pub fn books_bytes(&self) -> bool {
+        self.caller().is_some_and(|caller| caller.books_bytes())
     }
 
     /// Notes the bytes of tensors that came with a request.
@@ -192,11 +215,11 @@ impl Api {
             return Ok(());
         }
         token.note_denied();
-        Err(Status::new(Code::Denied, format!("{} does not reach model '{model}'", who(&token))))
+        Err(Status::new(Code::Denied, format!("{} does not reach model '{model}'", token_label(&token))))
     }
 
     /// Whether the client's token has no list of models. A call that can use any model needs such a token.
-    pub(crate) fn check_reaches_all(&self, what: &str) -> Result<(), Status> {
+    pub(crate) fn check_no_model_list(&self, what: &str) -> Result<(), Status> {
         let Some((_, token)) = self.token_now()? else { return Ok(()) };
         if !token.has_list() {
             return Ok(());
@@ -204,7 +227,7 @@ impl Api {
         token.note_denied();
         Err(Status::new(
             Code::Denied,
-            format!("{what}, which wants a token without a list of models; {} has one", who(&token)),
+            format!("{what}, which wants a token without a list of models; {} has one", token_label(&token)),
         ))
     }
 
@@ -232,7 +255,10 @@ impl Api {
         if token.has_any(wanted) {
             return Ok(());
         }
-        Err(Status::new(Code::Denied, format!("{} has no scope for loads, which want {}", who(&token), names(wanted))))
+        Err(Status::new(
+            Code::Denied,
+            format!("{} has no scope for loads, which want {}", token_label(&token), names(wanted)),
+        ))
     }
 
     /// The token of the call. `None` if the server has no tokens, or the call needs none.
@@ -241,7 +267,7 @@ impl Api {
         self.caller()?.token.clone()
     }
 
-    /// What is noted of the client of the call; `None` if nothing has to be.
+    /// The record of the client of the call. `None` if nothing has to be recorded.
     pub(crate) fn caller(&self) -> Option<Arc<Caller>> {
         self.caller.clone().or_else(|| self.client.session_caller.load_full())
     }
@@ -289,11 +315,15 @@ fn unknown(unknown: Unknown) -> Refused {
     Status::new(Code::Unauthenticated, unknown.to_string()).into()
 }
 
-fn take_request(token: &Token) -> Result<(), Refused> {
-    token.take_request(now_ns()).map_err(|over: OverQuota| Refused {
+fn take_request(token: &Token, booking: Booking) -> Result<(), Refused> {
+    token.take_request(booking, now_ns()).map_err(over_quota)
+}
+
+fn over_quota(over: OverQuota) -> Refused {
+    Refused {
         status: Status::new(Code::Exhausted, over.to_string()),
         retry_after_s: Some(over.wait_ns.div_ceil(1_000_000_000)),
-    })
+    }
 }
 
 /// `scope 'read' or 'infer'`.
@@ -302,8 +332,8 @@ fn names(scopes: &[Scope]) -> String {
     format!("scope {}", names.join(" or "))
 }
 
-/// The name of the token in texts.
-fn who(token: &Token) -> String {
+/// How log lines and errors name the token.
+fn token_label(token: &Token) -> String {
     if token.is_anonymous() { "a request without a token".to_owned() } else { format!("token '{}'", token.name()) }
 }
 

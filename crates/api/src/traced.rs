@@ -76,9 +76,12 @@ impl Api {
         infer_request.trace = Some(trace);
     }
 
-    /// As [`Api::trace`], for a request that arrived in one packet, without headers.
-    pub(crate) fn trace_packet(&self, model: &str) -> Option<Arc<RequestTrace>> {
-        if self.inner.tracer.is_on() { self.inner.tracer.sample(model, None, self.peer()) } else { None }
+    /// As [`Api::trace`], for a request that arrived in one packet, without headers. `parent` is the client's span above it.
+    pub(crate) fn trace_packet(&self, model: &str, parent: Option<Box<TraceContext>>) -> Option<Arc<RequestTrace>> {
+        if !self.inner.tracer.is_on() {
+            return None;
+        }
+        self.inner.tracer.sample(model, parent.map(|context| *context), self.peer())
     }
 
     /// The recent requests with numbers greater than `after`: of all clients for the operator, and of the client itself

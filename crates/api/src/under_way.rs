@@ -27,24 +27,24 @@ impl UnderWay {
 }
 
 impl Api {
-    /// Begins the stop of the server: it is not ready any more, and only requests under way are completed. Requests that wait for a model to be loaded are
-    /// refused.
+    /// Begins the stop of the server. The server is not ready any more, and completes only requests that are under way. Requests that wait for a model to be
+    /// loaded are refused.
     pub fn begin_stopping(&self) {
         self.inner.stopping.store(true, Ordering::Release);
         self.inner.engine.refuse_waiting(&Status::unavailable(STOPPING));
     }
 
     /// Whether an inference that begins to arrive may be accepted when it is complete. Err when the server stops: the client need not send the rest.
-    pub fn check_taking_on(&self) -> Result<(), Status> {
+    pub fn check_accepting(&self) -> Result<(), Status> {
         if self.stopping() { Err(Status::unavailable(STOPPING)) } else { Ok(()) }
     }
 
     /// Accepts one more inference. Call this when it has arrived completely. Accepted inferences are answered, even if the server is told to stop
     /// meanwhile. Err when the server stops.
-    pub fn take_on(&self) -> Result<UnderWay, Status> {
-        // It is counted before the check, so either the stop sees the count, or this sees the stop.
+    pub fn accept_inference(&self) -> Result<UnderWay, Status> {
+        // The inference is counted before the check. So either the stopping thread sees the count, or this check sees the stop.
         let under_way = UnderWay::count(&self.inner.under_way);
-        self.check_taking_on().map(|()| under_way)
+        self.check_accepting().map(|()| under_way)
     }
 
     /// The number of inferences whose last response has not been made.

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Write};
 
 use bytes::Bytes;
+use nerite_budget::Account;
 use nerite_memory::FileBytes;
 use nerite_request::Status;
 
@@ -24,16 +25,16 @@ impl Upload {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether no bytes are on disk.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Appends these bytes. If the disk is full, the error says that the client may try again later.
-    pub async fn append(&mut self, pieces: Vec<Bytes>) -> Result<(), Status> {
+    /// Appends these bytes, which came over the connection of `account`. If the disk is full, the error says that the client may try again later.
+    pub async fn append(&mut self, account: &Account, pieces: Vec<Bytes>) -> Result<(), Status> {
         let file = self.file.take();
         self.len += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
-        let written = on_disk(move || write(file, &pieces)).await?;
+        let written = on_disk(account, move || write(file, &pieces)).await?;
         self.file = Some(written.map_err(|error| self.no_place(&error))?);
         Ok(())
     }
@@ -89,10 +90,11 @@ mod tests {
     }
 
     async fn append_and_read() {
-        let mut upload = Upload::default();
+        let (mut upload, account) = (Upload::default(), Account::unlimited());
         assert!(upload.is_empty() && Upload::default().into_bytes().unwrap().is_empty());
         for piece in 0..40 {
-            upload.append(vec![Bytes::from(vec![piece; 5000]), Bytes::from_static(b"-")]).await.unwrap();
+            let pieces = vec![Bytes::from(vec![piece; 5000]), Bytes::from_static(b"-")];
+            upload.append(&account, pieces).await.unwrap();
         }
         assert_eq!(upload.len(), 40 * 5001);
         let bytes = upload.into_bytes().unwrap();

@@ -55,13 +55,13 @@ impl Batch {
     }
 
     /// Notes that the inputs are read, for the statistics.
-    pub fn input_ends(&self) {
-        self.run.clock.input_ends();
+    pub fn mark_input_end(&self) {
+        self.run.clock.mark_input_end();
     }
 
     /// Notes that the model has run, for the statistics.
-    pub fn infer_ends(&self) {
-        self.run.clock.infer_ends();
+    pub fn mark_infer_end(&self) {
+        self.run.clock.mark_infer_end();
     }
 }
 

@@ -17,12 +17,12 @@ impl Clock {
     }
 
     /// The inputs are read.
-    pub fn input_ends(&self) {
+    pub fn mark_input_end(&self) {
         self.input_end_ns.set(now_ns());
     }
 
     /// The model has run.
-    pub fn infer_ends(&self) {
+    pub fn mark_infer_end(&self) {
         self.infer_end_ns.set(now_ns());
     }
 
@@ -51,9 +51,9 @@ mod tests {
         let [start, input_end, infer_end, end] = nothing.times();
         assert!(start > 0 && start == input_end && input_end == infer_end && infer_end <= end);
         let noted = Clock::start();
-        noted.infer_ends();
+        noted.mark_infer_end();
         assert!(noted.times().is_sorted());
-        noted.input_ends();
+        noted.mark_input_end();
         assert!(noted.times().is_sorted());
     }
 }

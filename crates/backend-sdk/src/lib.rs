@@ -11,6 +11,25 @@
 //! Tensors may lie in memory that a client shares and writes at any time. So an input is copied out, and an output is written;
 //! neither is ever a slice.
 //!
+//! What a backend does with datatypes and errors needs no server:
+//!
+//! ```
+//! use nerite_backend_sdk::{Code, DataType, Error};
+//!
+//! /// The bytes of a tensor with so many elements.
+//! fn bytes(datatype: DataType, elements: usize) -> Result<usize, Error> {
+//!     let size = datatype.size().ok_or_else(|| Error::unsupported("a tensor of strings has no fixed size"))?;
+//!     elements.checked_mul(size).ok_or_else(|| Error::invalid(format!("{elements} elements are too many")))
+//! }
+//!
+//! assert_eq!(bytes(DataType::Fp32, 16), Ok(64));
+//! assert_eq!(bytes(DataType::Bytes, 16).map_err(|error| error.code()), Err(Code::Unsupported));
+//! assert_eq!(bytes(DataType::Int64, usize::MAX).map_err(|error| error.code()), Err(Code::InvalidArg));
+//! ```
+//!
+//! The example of a whole backend is only compiled. The functions of Triton's interface that it calls are those of the server that loads it.
+//! `tests/conformance/test_rust_backend.py` loads such backends.
+//!
 //! ```no_run
 //! use nerite_backend_sdk::{
 //!     Backend, BackendContext, Error, Instance, InstanceContext, Model, ModelContext, Request, Response,

@@ -20,13 +20,13 @@ pub struct Adapted<A> {
 }
 
 impl<A: BatchAdapter> Adapted<A> {
-    /// `instance` runs what `adapter` makes of its batches.
+    /// `instance` runs the batches that `adapter` returns.
     pub fn new(instance: Box<dyn Instance>, adapter: A) -> Adapted<A> {
         Adapted { instance, adapter }
     }
 }
 
-// Each method is passed on. One that is forgotten would do what the trait's default does, whatever the instance does.
+// Every method of the trait must be forwarded. A method that is missing here would run the trait's default and not the instance's own code.
 #[deny(clippy::missing_trait_methods)]
 impl<A: BatchAdapter> Instance for Adapted<A> {
     fn run(&mut self, batch: Batch) {
@@ -35,8 +35,8 @@ impl<A: BatchAdapter> Instance for Adapted<A> {
         }
     }
 
-    fn begin(&mut self, batch: Batch, patience: Duration) -> bool {
-        self.adapter.adapt(batch).is_none_or(|batch| self.instance.begin(batch, patience))
+    fn begin(&mut self, batch: Batch, timeout: Duration) -> bool {
+        self.adapter.adapt(batch).is_none_or(|batch| self.instance.begin(batch, timeout))
     }
 
     fn finish(&mut self) {
@@ -51,8 +51,16 @@ impl<A: BatchAdapter> Instance for Adapted<A> {
         self.instance.go_on()
     }
 
+    fn kept_requests(&self) -> Vec<String> {
+        self.instance.kept_requests()
+    }
+
     fn readiness(&self) -> Option<Arc<dyn Readiness>> {
         self.instance.readiness()
+    }
+
+    fn is_down(&self) -> bool {
+        self.instance.is_down()
     }
 
     fn input_memory(&self) -> Option<Arc<dyn InputMemory>> {
@@ -69,7 +77,7 @@ mod tests {
 
     type Calls = Arc<Mutex<Vec<&'static str>>>;
 
-    /// Notes its calls, and returns what the defaults of the trait would not.
+    /// Records its calls. Its methods return other values than the defaults of the trait.
     struct Noting(Calls);
 
     impl Noting {
@@ -105,6 +113,10 @@ mod tests {
             Some(Arc::new(Ready))
         }
 
+        fn is_down(&self) -> bool {
+            true
+        }
+
         fn input_memory(&self) -> Option<Arc<dyn InputMemory>> {
             Some(Arc::new(Ready))
         }
@@ -115,6 +127,10 @@ mod tests {
     impl InputMemory for Ready {
         fn slot(&self, _: usize) -> Option<nerite_memory::Slot> {
             None
+        }
+
+        fn can_read(&self, _: &nerite_memory::Buffer) -> bool {
+            false
         }
     }
 
@@ -145,7 +161,7 @@ mod tests {
         assert_eq!(adapted.begin(batch(), Duration::ZERO), has_begun_all);
         adapted.finish();
         assert!(adapted.go_on() && adapted.awaited().is_some() && adapted.readiness().is_some());
-        assert!(adapted.input_memory().is_some());
+        assert!(adapted.input_memory().is_some() && adapted.is_down());
         assert_eq!(*noted.lock().unwrap_or_else(PoisonError::into_inner), calls);
     }
 

@@ -18,13 +18,13 @@ impl<C: Compute> Instance for InOrder<C> {
     fn run(&mut self, batch: Batch) {
         let Batch { jobs, meter } = batch;
         for mut job in jobs {
-            if job.is_cancelled() {
+            if job.is_stopped() {
                 job.refuse(Status::new(Code::Cancelled, ""));
                 continue;
             }
             let mut times = job.begin();
             let result = self.0.compute(&mut job, &mut times);
-            times.ends();
+            times.mark_end();
             meter.batch(u64::from(job.rows().max(1)), &times);
             job.finish(result, times);
         }

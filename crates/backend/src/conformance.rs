@@ -1,18 +1,17 @@
 //! Does a runtime keep the contract?
 //!
-//! One suite for all runtimes. A runtime's own tests provide a model that it can run, and what that model computes ([`Fixture`]). [`check_runtime`]
-//! loads the model and tests each promise that the server relies on. It panics at the first promise that is broken.
+//! All runtimes share this suite. A runtime's own tests provide a model that it can run, and the results of that model ([`Fixture`]). [`check_runtime`] loads
+//! the model and tests each promise that the server relies on. It panics at the first promise that is broken.
 //!
-//! The promises: every job is answered exactly once and in order. A batch gives the same results as its jobs alone.
-//! Only wanted outputs are returned. An output goes into the client's memory if that is large enough, and is an error
-//! otherwise. A cancelled job is answered as cancelled. An error leaves the instance usable. Instances run side by
-//! side. Inputs are released before the answer. Times never go back.
+//! The promises: every job is answered exactly once and in order. A batch gives the same results as its jobs alone. Only wanted outputs are returned.
+//! An output goes into the client's memory if that is large enough. Otherwise the request fails. A cancelled job is answered as cancelled. An error
+//! leaves the instance usable. Instances run side by side. Inputs are released before the answer. The times of an execution are in order.
 
 mod alone;
 mod graphs;
 mod initializers;
 pub mod oracle;
-mod witness;
+mod recording;
 
 use std::sync::Arc;
 
@@ -24,9 +23,9 @@ use crate::{Instance, InstanceSpec, LoadContext, ModelFiles, Models, Runtime};
 pub use alone::{infer, infer_cancellable};
 pub use graphs::{completed, completed_instance, graph_context};
 pub use initializers::check_initializers;
-use witness::{TestRequest, Witness};
+use recording::{BatchResults, TestRequest};
 
-/// How often instances are run side by side.
+/// How often each instance runs while another one runs concurrently.
 const ROUNDS: usize = 50;
 
 /// A model and what it computes.
@@ -35,7 +34,7 @@ pub struct Fixture {
     pub context: LoadContext,
     /// At least two requests that succeed, preferably with different numbers of rows.
     pub cases: Vec<Case>,
-    /// Inputs that the model refuses, if there are any.
+    /// Inputs of a request that the model refuses. `None` if it refuses none.
     pub faulty: Option<Vec<Tensor>>,
 }
 
@@ -43,7 +42,7 @@ pub struct Fixture {
 pub struct Case {
     /// All inputs.
     pub inputs: Vec<Tensor>,
-    /// All outputs, byte for byte.
+    /// All outputs, in the order of the configuration. The model's outputs must equal them byte for byte.
     pub outputs: Vec<Tensor>,
 }
 
@@ -72,41 +71,41 @@ pub fn check_runtime(runtime: &dyn Runtime, fixture: &Fixture) {
 
 fn answers_every_case(instance: &mut dyn Instance, fixture: &Fixture) {
     for case in &fixture.cases {
-        let witness = Witness::run(instance, vec![TestRequest::of(case)]);
-        expect_answer(&witness.only(), case, &all_names(case));
+        let results = BatchResults::run(instance, vec![TestRequest::of(case)]);
+        expect_answer(&results.only(), case, &all_names(case));
     }
 }
 
 fn answers_a_batch_in_order(instance: &mut dyn Instance, fixture: &Fixture) {
-    let witness = Witness::run(instance, fixture.cases.iter().map(TestRequest::of).collect());
-    let ids: Vec<_> = witness.responses.iter().flatten().map(|response| response.id.to_string()).collect();
-    let expected: Vec<_> = (0..fixture.cases.len()).map(witness::id).collect();
+    let results = BatchResults::run(instance, fixture.cases.iter().map(TestRequest::of).collect());
+    let ids: Vec<_> = results.responses.iter().flatten().map(|response| response.id.to_string()).collect();
+    let expected: Vec<_> = (0..fixture.cases.len()).map(recording::id).collect();
     assert_eq!(ids, expected, "each job of a batch is answered once, in order");
-    for (response, case) in witness.responses.iter().zip(&fixture.cases) {
+    for (response, case) in results.responses.iter().zip(&fixture.cases) {
         expect_answer(response, case, &all_names(case));
     }
 }
 
 fn gives_only_what_is_wanted(instance: &mut dyn Instance, fixture: &Fixture) {
     for case in &fixture.cases {
-        for output in &case.outputs {
-            let wanted = vec![Wanted { name: output.name.clone(), slot: None }];
-            let witness = Witness::run(instance, vec![TestRequest { wanted, ..TestRequest::of(case) }]);
-            expect_answer(&witness.only(), case, &[output.name.as_str()]);
+        for (index, output) in case.outputs.iter().enumerate() {
+            let wanted = [(index, Wanted { name: output.name.clone(), slot: None })].into_iter().collect();
+            let results = BatchResults::run(instance, vec![TestRequest { wanted, ..TestRequest::of(case) }]);
+            expect_answer(&results.only(), case, &[output.name.as_str()]);
         }
     }
 }
 
 fn writes_where_the_client_wants(instance: &mut dyn Instance, fixture: &Fixture) {
     for case in &fixture.cases {
-        for output in &case.outputs {
+        for (index, output) in case.outputs.iter().enumerate() {
             let need = output.data.len();
             for (more, fits) in [(0isize, true), (64, true), (-1, false)] {
                 let Some(have) = need.checked_add_signed(more) else { continue };
                 let mut slot = Slot::heap(have);
                 let place = slot.as_mut_ptr();
-                let wanted = vec![Wanted { name: output.name.clone(), slot: Some(slot) }];
-                let answer = Witness::run(instance, vec![TestRequest { wanted, ..TestRequest::of(case) }]).only();
+                let wanted = [(index, Wanted { name: output.name.clone(), slot: Some(slot) })].into_iter().collect();
+                let answer = BatchResults::run(instance, vec![TestRequest { wanted, ..TestRequest::of(case) }]).only();
                 if fits {
                     expect_answer(&answer, case, &[output.name.as_str()]);
                     assert_eq!(
@@ -131,9 +130,9 @@ fn writes_where_the_client_wants(instance: &mut dyn Instance, fixture: &Fixture)
 fn passes_over_the_cancelled(instance: &mut dyn Instance, fixture: &Fixture) {
     let mut requests: Vec<TestRequest> = fixture.cases.iter().map(TestRequest::of).collect();
     requests[0].cancelled = true;
-    let witness = Witness::run(instance, requests);
-    expect_error(&witness.responses[0], Code::Cancelled, "");
-    for (response, case) in witness.responses.iter().zip(&fixture.cases).skip(1) {
+    let results = BatchResults::run(instance, requests);
+    expect_error(&results.responses[0], Code::Cancelled, "");
+    for (response, case) in results.responses.iter().zip(&fixture.cases).skip(1) {
         expect_answer(response, case, &all_names(case));
     }
 }
@@ -142,18 +141,18 @@ fn survives_an_error(instance: &mut dyn Instance, fixture: &Fixture) {
     let Some(faulty) = &fixture.faulty else { return };
     let case = &fixture.cases[0];
     let bad = || TestRequest { inputs: faulty.clone(), ..TestRequest::of(case) };
-    let alone = Witness::run(instance, vec![bad()]).only();
+    let alone = BatchResults::run(instance, vec![bad()]).only();
     assert!(alone.is_err(), "faulty inputs are refused");
-    // In one batch with others, which must still succeed.
-    let witness = Witness::run(instance, vec![TestRequest::of(case), bad(), TestRequest::of(case)]);
-    expect_answer(&witness.responses[0], case, &all_names(case));
-    assert!(witness.responses[1].is_err(), "faulty inputs are refused in a batch");
-    expect_answer(&witness.responses[2], case, &all_names(case));
+    // The faulty request shares a batch with others, which must still succeed.
+    let results = BatchResults::run(instance, vec![TestRequest::of(case), bad(), TestRequest::of(case)]);
+    expect_answer(&results.responses[0], case, &all_names(case));
+    assert!(results.responses[1].is_err(), "faulty inputs are refused in a batch");
+    expect_answer(&results.responses[2], case, &all_names(case));
     answers_every_case(instance, fixture);
 }
 
 fn answers_no_jobs_with_silence(instance: &mut dyn Instance) {
-    assert!(Witness::run(instance, Vec::new()).responses.is_empty(), "no jobs, no answers");
+    assert!(BatchResults::run(instance, Vec::new()).responses.is_empty(), "no jobs, no answers");
 }
 
 /// Runs each instance on a thread that has not run it before.
@@ -169,7 +168,7 @@ fn run_side_by_side(first: Box<dyn Instance>, second: Box<dyn Instance>, fixture
 }
 
 fn a_dropped_job_is_answered(fixture: &Fixture) {
-    let (job, seen) = witness::job(0, TestRequest::of(&fixture.cases[0]));
+    let (job, seen) = recording::job(0, TestRequest::of(&fixture.cases[0]));
     drop(job);
     let answers = seen.take();
     assert_eq!(answers.len(), 1, "a dropped job answers itself once");
@@ -214,6 +213,7 @@ pub fn context(model_dir: &std::path::Path, config: nerite_config::ModelConfig) 
         version_dir: model_dir.join("1"),
         config: Arc::new(config),
         settings: std::collections::BTreeMap::new(),
+        host_policies: crate::HostPolicySettings::new(),
         cores: 2,
         instances: 2,
         models: Models::none(),

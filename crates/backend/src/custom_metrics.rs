@@ -1,8 +1,8 @@
 //! Which custom metrics have models made?
 //!
-//! One registry for the server. As in Triton, two families with the same name are the same family, and two metrics in
-//! it with the same labels are the same metric, whoever makes them. They last as long as one of their makers has them.
-//! Each process of a model has a [`MetricOwner`]. When it is dropped, everything that it made is dropped with it.
+//! The server has one registry. As in Triton, families of the same name are one family, and metrics of a family with the same labels are one metric,
+//! even if several models make them. A family or a metric exists until the last of its owners has dropped it. Each process of a model has a
+//! [`MetricOwner`]. When the owner is dropped, it gives up all its families and metrics.
 
 mod family;
 
@@ -18,19 +18,19 @@ use crate::limits::{
     METRICS_MAX,
 };
 
-/// How the names of the server's own families begin.
+/// The prefixes of the names of the server's own families.
 const OWN: [&str; 2] = ["nv_", "nerite_"];
 
 /// The metrics that all models made.
 #[derive(Debug, Default)]
 pub struct CustomMetrics(Mutex<BTreeMap<String, Family>>);
 
-/// The metrics that one process of a model made. Dropping this removes them.
+/// The metrics that one process of a model made. Dropping this value gives them up.
 #[derive(Debug)]
 pub struct MetricOwner {
     registry: Arc<CustomMetrics>,
     last: u64,
-    /// The families that it has, by number: their names, and its metrics in them.
+    /// The families that this owner has, by number: the name of each, and this owner's metrics in it.
     families: BTreeMap<u64, Own>,
     metrics: BTreeMap<u64, (u64, Labels)>,
 }
@@ -54,7 +54,7 @@ pub enum MetricChange {
     Observe(f64),
 }
 
-/// Makes metrics, here or in the server that this process works for.
+/// Makes metrics in this process, or in the server that this process works for.
 pub trait MetricMaker: Send + Sync {
     /// As [`MetricOwner::family`].
     fn family(&mut self, name: &str, description: &str, kind: MetricKind) -> Result<u64, String>;
@@ -71,9 +71,9 @@ pub trait MetricMaker: Send + Sync {
     fn change(&self, metric: u64, change: MetricChange) -> Result<f64, String>;
 }
 
-/// Gives code its [`MetricMaker`]s. A maker that is dropped removes all that it made.
+/// Makes [`MetricMaker`]s. A maker that is dropped gives up all metrics that it made.
 pub trait MetricSource: Send + Sync {
-    /// One more maker.
+    /// Returns a new maker.
     fn maker(&self) -> Box<dyn MetricMaker>;
 }
 
@@ -84,7 +84,7 @@ impl MetricSource for Arc<CustomMetrics> {
 }
 
 impl CustomMetrics {
-    /// The present families, by name.
+    /// The families that exist now, in the order of their names.
     pub fn report(&self) -> Vec<CustomFamily> {
         self.lock().iter().map(|(name, family)| family.report(name)).collect()
     }
@@ -159,7 +159,7 @@ impl MetricOwner {
         Ok(self.last)
     }
 
-    /// Applies `change` to one of its metrics and returns the new value; 0 for a histogram.
+    /// Applies `change` to one of its metrics. Returns the new value, or 0 for a histogram.
     pub fn change(&self, metric: u64, change: MetricChange) -> Result<f64, String> {
         let gone = || "there is no such metric".to_owned();
         let (family, labels) = self.metrics.get(&metric).ok_or_else(gone)?;
@@ -167,7 +167,7 @@ impl MetricOwner {
         self.registry.lock().get_mut(&own.name).ok_or_else(gone)?.change(labels, change)
     }
 
-    /// Gives up a family, and this owner's metrics in it.
+    /// Removes this owner from a family, and from its metrics in the family.
     pub fn drop_family(&mut self, family: u64) {
         let Some(Own { name, metrics }) = self.families.remove(&family) else { return };
         for number in metrics.values() {

@@ -1,4 +1,4 @@
-//! Which memory of devices does an instance take as it is?
+//! Which memory of devices does an instance use without staging?
 
 use std::sync::Arc;
 
@@ -7,36 +7,36 @@ use nerite_config::proto::DataType;
 use nerite_memory::{Place, Slot};
 use nerite_tensor::Tensor;
 
-/// The memory that an instance can use besides memory of this host. Tensors in other memory are staged: see
-/// [`crate::Staged`].
+/// The memory that an instance can use in addition to memory of this host. Tensors in other memory are staged: see [`crate::Staged`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DeviceAccess {
-    /// Nothing: it computes on the host.
+    /// No memory of devices: the instance computes on the host.
     #[default]
     Host,
-    /// Memory of the device it computes on.
+    /// Memory of the device that the instance computes on.
     Device {
-        /// Its number.
+        /// The number of the device.
         ordinal: u32,
-        /// Addresses must be a multiple of this. A kernel that is given another address may make the whole context
-        /// unusable.
+        /// Addresses must be a multiple of this. A kernel that gets another address may make the whole context unusable.
         align: usize,
-        /// Tensors that the instance wants on the host nevertheless.
+        /// The names of tensors that the instance needs on the host all the same.
         host_tensors: Arc<[String]>,
     },
     /// Memory of any device.
     Everywhere,
 }
 
-/// Addresses of tensors that an instance gets must be multiples of this, as those of the CUDA runtime are. A client chooses the offset of its tensor,
-/// and a kernel that reads numbers at another address makes the whole context unusable, for the requests of other clients too.
+/// The addresses of tensors that an instance gets are multiples of this, as those of memory that the CUDA runtime allocates. A client chooses the
+/// offset of its tensor, so any address may occur. A kernel that reads numbers at an unaligned address makes the whole context unusable, for the
+/// requests of other clients too.
 const ALIGN: usize = 256;
 
 impl DeviceAccess {
-    /// The parameter of a model whose tensors the server carries to the host (`yes`), or leaves on the instance's device (`no`).
+    /// The parameter of a model that says whether the server stages the model's tensors on the host (`yes`), or leaves them on the instance's device
+    /// (`no`).
     pub const PARAMETER: &str = "FORCE_CPU_ONLY_INPUT_TENSORS";
 
-    /// All memory of the device, except for strings, whose lengths are read on the host.
+    /// Access to all memory of the device, except for BYTES tensors: the lengths of their elements are read on the host.
     pub fn on(ordinal: u32, config: &ModelConfig) -> DeviceAccess {
         let inputs = config.input.iter().map(|input| (&input.name, input.data_type()));
         let outputs = config.output.iter().map(|output| (&output.name, output.data_type()));
@@ -45,13 +45,13 @@ impl DeviceAccess {
         DeviceAccess::Device { ordinal, align: ALIGN, host_tensors }
     }
 
-    /// Whether the instance takes this input where it lies.
+    /// Whether the instance reads this input in place.
     pub fn takes(&self, input: &Tensor) -> bool {
         let Tensor { name, data, .. } = input;
         self.allows(name, data.place(), |align| data.is_aligned(align))
     }
 
-    /// Whether the instance writes the output of this name where its client wants it.
+    /// Whether the instance writes the output of this name directly to the client's slot.
     pub fn writes(&self, output: &str, slot: &Slot) -> bool {
         self.allows(output, slot.place(), |align| slot.is_aligned(align))
     }

@@ -1,8 +1,8 @@
 //! What is the smallest complete runtime?
 //!
-//! Its outputs are its inputs, in the order of the configuration. Tests and benchmarks use it, because the server alone determines how long such a
-//! request takes. It has the parameters of Triton's backend of that name: `execute_delay_ms` sleeps before each batch,
-//! `instance_wise_delay_multiplier` makes later instances sleep longer.
+//! Its outputs are its inputs, in the order of the configuration. Tests and benchmarks use it, because the time of a request depends only on the
+//! server. It has the parameters of Triton's backend of that name: `execute_delay_ms` sleeps before each batch, `instance_wise_delay_multiplier`
+//! makes later instances sleep longer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +25,10 @@ impl Runtime for Identity {
         "built in".into()
     }
 
+    fn leaves_files_unchanged(&self) -> bool {
+        true
+    }
+
     fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
         let config = &context.config;
         if config.input.len() != config.output.len() {
@@ -37,7 +41,7 @@ impl Runtime for Identity {
             )));
         }
         Ok(Arc::new(IdentityModel {
-            outputs: config.output.iter().map(|output| output.name.clone()).collect(),
+            outputs: config.output.len(),
             delay_ms: number(config, "execute_delay_ms")?,
             multiplier: number(config, "instance_wise_delay_multiplier")?,
         }))
@@ -45,14 +49,14 @@ impl Runtime for Identity {
 }
 
 struct IdentityModel {
-    /// The output of each input.
-    outputs: Arc<[String]>,
+    /// The number of outputs. It equals the number of inputs.
+    outputs: usize,
     delay_ms: u64,
     multiplier: u64,
 }
 
 impl Model for IdentityModel {
-    /// It copies its inputs. With a delay it runs on a worker.
+    /// A run copies its inputs. With a delay there is no bound, so the model runs on a worker.
     fn cost_bound(&self) -> CostBound {
         if self.delay_ms == 0 { CostBound::InputSizes } else { CostBound::Unknown }
     }
@@ -60,24 +64,24 @@ impl Model for IdentityModel {
     fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
         let factor = if self.multiplier == 0 { 1 } else { self.multiplier.saturating_mul(spec.index as u64).max(1) };
         let delay = Duration::from_millis(self.delay_ms.saturating_mul(factor));
-        Ok(Box::new(IdentityInstance { outputs: Arc::clone(&self.outputs), delay, results: Vec::new() }))
+        Ok(Box::new(IdentityInstance { outputs: self.outputs, delay, results: Vec::new() }))
     }
 }
 
 struct IdentityInstance {
-    outputs: Arc<[String]>,
+    outputs: usize,
     delay: Duration,
-    /// Empty between batches; kept so that a request allocates nothing for it.
+    /// Empty between batches. It is kept so that a batch needs no allocation for it.
     results: Vec<Result<(), Status>>,
 }
 
 impl Instance for IdentityInstance {
-    /// A batch is one execution, although no rows are joined.
+    /// A batch counts as one execution, although its rows are not joined.
     #[expect(clippy::disallowed_methods, reason = "the delay is what the model is for")]
     fn run(&mut self, batch: Batch) {
         let Batch { mut jobs, meter } = batch;
-        if jobs.iter().any(Job::is_cancelled) {
-            let (gone, rest): (Jobs, Jobs) = jobs.into_iter().partition(Job::is_cancelled);
+        if jobs.iter().any(Job::is_stopped) {
+            let (gone, rest): (Jobs, Jobs) = jobs.into_iter().partition(Job::is_stopped);
             for job in gone {
                 job.refuse(Status::new(Code::Cancelled, ""));
             }
@@ -90,11 +94,11 @@ impl Instance for IdentityInstance {
         // Without a delay the inputs are ready when the run begins.
         if !self.delay.is_zero() {
             std::thread::sleep(self.delay);
-            times.input_ends();
+            times.mark_input_end();
         }
         let mut results = std::mem::take(&mut self.results);
         results.extend(jobs.iter_mut().map(|job| self.copy(job)));
-        times.infer_ends();
+        times.mark_infer_end();
         meter.batch(jobs.iter().map(|job| u64::from(job.rows().max(1))).sum(), &times);
         for (job, result) in jobs.into_iter().zip(results.drain(..)) {
             job.finish(result, times);
@@ -105,11 +109,11 @@ impl Instance for IdentityInstance {
 
 impl IdentityInstance {
     fn copy(&self, job: &mut Job) -> Result<(), Status> {
-        for (at, output) in self.outputs.iter().enumerate() {
-            let Some(tensor) = job.inputs().at(at).cloned() else { continue };
+        for output in 0..self.outputs {
             if !job.wants(output) {
                 continue;
             }
+            let Some(tensor) = job.inputs().at(output).cloned() else { continue };
             let mut slot = job.output_bytes(output, tensor.data.len())?;
             slot.fill_from(0, &tensor.data, Reason::Model).map_err(|e| Status::internal(e.to_string()))?;
             job.put(output, tensor.datatype, tensor.shape, slot.filled());

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use nerite_memory::{Buffer, Filled, Place, Slot};
 use nerite_request::{
-    AdmittedRequest, Cancel, Inputs, Parameters, Recycled, Reply, Sequence, SequenceId, Status, Wanted,
+    AdmittedRequest, Cancel, Client, Inputs, OutputKey, Parameters, Recycled, Reply, Sequence, SequenceId, Status,
 };
 use nerite_tensor::{DataType, Name, Shape, Tensor};
 
@@ -17,46 +17,56 @@ use crate::reschedule::{Own, Rest};
 use crate::responder::{Again, Ended, Kept, Parts, check_memory};
 use crate::staged_tensors::{StagedTensors, StagingPlan};
 use crate::traced;
-use crate::{DeviceAccess, InFlight, OutputPlace, Responder, Times};
+use crate::{DeviceAccess, EarlyEnd, InFlight, OutputPlace, Responder, Times};
 
 /// Schedules requests again.
 pub trait Reschedule: Send + Sync {
-    /// Takes back a request that ran as part of the sequence whose state has this number.
+    /// Takes back a request that ran as part of a sequence. `sequence` is the number of the sequence's state.
     fn again(self: Arc<Self>, job: Job, sequence: u64);
 }
 
-/// One request in a runtime's hands: its inputs, and the [`Responder`] that answers it. If it is dropped unanswered,
-/// its client gets an error.
+/// One request that a runtime works on: its inputs, and the [`Responder`] that answers it. If it is dropped unanswered, its client gets an error.
 #[derive(Debug)]
 pub struct Job(Recycled<JobParts>);
 
 impl Job {
     /// A request that is in flight and was admitted at `arrived` (ns of [`crate::now_ns`]).
     pub fn new(request: AdmittedRequest, in_flight: InFlight, arrived: u64) -> Job {
-        let AdmittedRequest { id, rows, inputs, wanted, priority, timeout_us, sequence, parameters, cancel, reply } =
-            request;
+        let AdmittedRequest {
+            id,
+            rows,
+            inputs,
+            wanted,
+            priority,
+            timeout_us,
+            sequence,
+            client,
+            parameters,
+            cancel,
+            reply,
+        } = request;
         let own = Own { inputs: inputs.len(), wanted: wanted.len(), has_own_sequence: false };
         let trace = reply.trace();
         if let Some(trace) = &trace {
             traced::begin(trace, &in_flight, &id, arrived, &inputs);
         }
         let parameters = JobParameters::Own(parameters);
-        let mut job = Job::of(inputs, Rest { parameters, sequence, priority, timeout_us, own });
+        let mut job = Job::of(inputs, Rest { parameters, sequence, priority, timeout_us, client, own });
         job.0.responder.begin_request(Parts { id, rows, arrived, cancel, wanted, reply, in_flight, trace });
         job
     }
 
-    /// A job whose responder is to be set. Each part is written to the box by itself, because a value of all parts would be copied there.
+    /// A job whose responder must still be set. Each part is written to the box separately. A single value with all parts would be copied to the box.
     fn of(inputs: Inputs, rest: Rest) -> Job {
-        let Rest { parameters, sequence, priority, timeout_us, own } = rest;
+        let Rest { parameters, sequence, priority, timeout_us, client, own } = rest;
         let mut parts = Recycled::<JobParts>::new();
         parts.inputs = inputs;
         (parts.parameters, parts.sequence) = (parameters, sequence);
-        (parts.priority, parts.timeout_us, parts.own) = (priority, timeout_us, own);
+        (parts.priority, parts.timeout_us, parts.client, parts.own) = (priority, timeout_us, client, own);
         Job(parts)
     }
 
-    /// Separates the inputs from the responder, for runtimes that release inputs early, answer later or several times.
+    /// Separates the inputs from the responder, for runtimes that release inputs early, answer later or answer several times.
     pub fn divide(self) -> (Inputs, Responder) {
         let (inputs, mut responder) = self.part();
         responder.divide_from(&inputs);
@@ -83,19 +93,20 @@ impl Job {
     }
 
     fn part(mut self) -> (Inputs, Responder) {
-        let JobParts { inputs, parameters, sequence, priority, timeout_us, own, responder, .. } = &mut *self.0;
+        let JobParts { inputs, parameters, sequence, priority, timeout_us, client, own, responder, .. } = &mut *self.0;
         let (inputs, mut responder) = (take(inputs), take(responder));
         if let Some(again) = &mut responder.again_by {
             let (parameters, sequence) = (take(parameters), take(sequence));
-            again.rest = Some(Rest { parameters, sequence, priority: *priority, timeout_us: *timeout_us, own: *own });
+            let (priority, timeout_us, client, own) = (*priority, *timeout_us, *client, *own);
+            again.rest = Some(Rest { parameters, sequence, priority, timeout_us, client, own });
         }
         (inputs, responder)
     }
 
-    /// Lets the request be scheduled again while it runs, as part of the sequence whose state has this number.
+    /// Lets the request be scheduled again while it runs, as part of the sequence whose state has the number `number`.
     pub fn may_run_again(&mut self, whom: Weak<dyn Reschedule>, number: u64) {
         let take = move |mut rest: Rest, mut inputs: Inputs, mut responder: Responder| {
-            // An instance that counts for no device does not set it.
+            // The number of the last run must not remain, because the next instance sets a number only if it has a device.
             responder.device = 0;
             inputs.truncate(rest.own.inputs);
             (rest.sequence.start, rest.sequence.end) = (false, false);
@@ -120,7 +131,7 @@ impl Job {
         self.0.own.has_own_sequence
     }
 
-    /// The responder, to read.
+    /// The responder, for reading.
     pub fn responder(&self) -> &Responder {
         &self.0.responder
     }
@@ -130,19 +141,20 @@ impl Job {
         &mut self.0.responder
     }
 
-    /// Says for the meter which device it runs on, as a number of the model's own.
+    /// Sets the device that the request runs on, for the meter. The devices of each model are numbered from 1.
     pub fn runs_on(&mut self, device: u8) {
         self.0.responder.device = device;
     }
 
-    /// Adds a tensor that the server makes, such as one that tells a model of its request's sequence.
+    /// Adds a tensor that the server makes, such as one that describes the sequence of the request.
     pub fn add_input(&mut self, tensor: Tensor) {
         self.0.inputs.push(tensor);
     }
 
-    /// Adds an output that the server wants. It travels with the response.
-    pub fn want(&mut self, name: &Name) {
-        self.0.responder.want(name);
+    /// Adds an output that the server wants. The response carries this output. `index` is its index in the configuration. An output that is not in the
+    /// configuration has an index after the configuration's outputs.
+    pub fn want(&mut self, index: usize, name: &Name) {
+        self.0.responder.want(index, name);
     }
 
     /// Sets a function that is called when the request ends, before the client gets the last response. If it returns an error, the
@@ -151,35 +163,28 @@ impl Job {
         self.0.responder.on_end(callback);
     }
 
-    /// Keeps something as long as the request lasts: it is dropped before the last response is sent.
+    /// Keeps a value until the request ends. The value is dropped before the last response is sent.
     pub fn keep(&mut self, what: Kept) {
         self.0.responder.keep(what);
     }
 
     /// A request with the same inputs whose answer is dropped, for a position of a batch that has no request.
     pub fn unanswered_copy(&self, in_flight: InFlight) -> Job {
-        let wanted = self.wanted().map(|name| Wanted { name: name.into(), slot: None }).collect();
         let request = AdmittedRequest {
-            id: Name::default(),
             rows: self.rows(),
             inputs: self.0.inputs.clone(),
-            wanted,
-            priority: 0,
-            timeout_us: 0,
-            sequence: Sequence::default(),
-            parameters: Parameters::new(),
-            cancel: Cancel::new(),
-            reply: Reply::closed(),
+            wanted: self.responder().wanted_outputs().without_slots(),
+            ..AdmittedRequest::new(Reply::closed())
         };
         Job::new(request, in_flight, self.arrived())
     }
 
-    /// The client's own name for the request; may be empty.
+    /// The id that the client gave the request. May be empty.
     pub fn id(&self) -> &str {
         self.0.responder.id()
     }
 
-    /// Rows in it: the batch dimension, 1 for models without one.
+    /// The number of rows: the size of the batch dimension, or 1 for models without one.
     pub fn rows(&self) -> u32 {
         self.0.responder.rows()
     }
@@ -189,12 +194,12 @@ impl Job {
         &self.0.inputs
     }
 
-    /// The input of this name, for code whose own interface names inputs. Others know the index: [`Inputs::at`].
+    /// The input of this name, for code whose interface identifies inputs by name. Other code uses the index: [`Inputs::at`].
     pub fn input(&self, name: &str) -> Option<&Tensor> {
         self.0.inputs.iter().find(|input| input.name == name)
     }
 
-    /// Parameters the client gave for the model.
+    /// Parameters that the client gave for the model.
     pub fn parameters(&self) -> &Parameters {
         &self.0.parameters
     }
@@ -204,7 +209,7 @@ impl Job {
         self.0.parameters.share();
     }
 
-    /// The parameters for others to share.
+    /// The parameters, to be shared with a [`WaitingRequest`](crate::WaitingRequest).
     pub(crate) fn shared_parameters(&self) -> Arc<Parameters> {
         self.0.parameters.shared()
     }
@@ -224,12 +229,17 @@ impl Job {
         self.0.timeout_us
     }
 
+    /// The client that sent the request.
+    pub fn client(&self) -> Client {
+        self.0.client
+    }
+
     /// Priority, 0 for the model's default.
     pub fn priority(&self) -> u64 {
         self.0.priority
     }
 
-    /// Replaces the reply by one that is made of it.
+    /// Replaces the reply by the one that `way` makes of it.
     pub fn answer_by(&mut self, way: impl FnOnce(Reply) -> Reply) {
         self.0.responder.answer_by(way);
     }
@@ -244,29 +254,49 @@ impl Job {
         self.0.responder.cancel()
     }
 
-    /// Names of the outputs wanted.
+    /// As [`Responder::is_stopped`].
+    pub fn is_stopped(&self) -> bool {
+        self.0.responder.is_stopped()
+    }
+
+    /// As [`Responder::stop`].
+    pub fn stop(&self) -> &Cancel {
+        self.0.responder.stop()
+    }
+
+    /// Lets the request continue to run after its client has gone, until `end` stops it.
+    pub fn end_by(&mut self, end: Arc<dyn EarlyEnd>) {
+        self.0.responder.end_by(end);
+    }
+
+    /// Whether the request continues to run after its client has gone.
+    pub fn outlasts_client(&self) -> bool {
+        self.0.responder.outlasts_client()
+    }
+
+    /// Names of the wanted outputs.
     pub fn wanted(&self) -> impl Iterator<Item = &str> {
         self.0.responder.wanted()
     }
 
-    /// Names of the outputs that the client wants, without those that only the server wants.
+    /// Names of the outputs that the client wants, without the outputs that only the server wants.
     pub fn own_wanted(&self) -> impl Iterator<Item = &str> {
         self.0.responder.wanted().take(self.0.own.wanted)
     }
 
-    /// Whether the client wants this output.
-    pub fn wants(&self, name: &str) -> bool {
-        self.0.responder.wants(name)
+    /// Whether the client wants this output. Here and below, an output is identified by its index in the configuration, or by its name.
+    pub fn wants(&self, output: impl OutputKey) -> bool {
+        self.0.responder.wants(output)
     }
 
     /// As [`Responder::output_place`].
-    pub fn output_place(&self, name: &str) -> OutputPlace {
-        self.0.responder.output_place(name)
+    pub fn output_place(&self, output: impl OutputKey) -> OutputPlace {
+        self.0.responder.output_place(output)
     }
 
     /// As [`Responder::output_slot`].
-    pub fn output_slot(&self, name: &str) -> Option<&Slot> {
-        self.0.responder.output_slot(name)
+    pub fn output_slot(&self, output: impl OutputKey) -> Option<&Slot> {
+        self.0.responder.output_slot(output)
     }
 
     /// As [`Responder::may_wait`].
@@ -280,41 +310,41 @@ impl Job {
     }
 
     /// As [`Responder::offered`].
-    pub fn offered(&mut self, name: &str, size: usize) -> Result<Option<Slot>, Status> {
-        self.0.responder.offered(name, size)
+    pub fn offered(&mut self, output: impl OutputKey, size: usize) -> Result<Option<Slot>, Status> {
+        self.0.responder.offered(output, size)
     }
 
-    /// As [`Responder::say`].
+    /// As [`Responder::set_parameters`].
     pub fn set_parameters(&mut self, parameters: Parameters) {
         self.0.responder.set_parameters(parameters);
     }
 
     /// As [`Responder::output`].
-    pub fn output(&mut self, name: &str, datatype: DataType, shape: &[i64]) -> Result<Slot, Status> {
-        self.0.responder.output(name, datatype, shape)
+    pub fn output(&mut self, output: impl OutputKey, datatype: DataType, shape: &[i64]) -> Result<Slot, Status> {
+        self.0.responder.output(output, datatype, shape)
     }
 
     /// As [`Responder::output_bytes`].
-    pub fn output_bytes(&mut self, name: &str, size: usize) -> Result<Slot, Status> {
-        self.0.responder.output_bytes(name, size)
+    pub fn output_bytes(&mut self, output: impl OutputKey, size: usize) -> Result<Slot, Status> {
+        self.0.responder.output_bytes(output, size)
     }
 
     /// As [`Responder::output_near`].
-    pub fn output_near(&mut self, name: &str, size: usize, preferred: Place) -> Result<Slot, Status> {
-        self.0.responder.output_near(name, size, preferred)
+    pub fn output_near(&mut self, output: impl OutputKey, size: usize, preferred: Place) -> Result<Slot, Status> {
+        self.0.responder.output_near(output, size, preferred)
     }
 
-    pub(crate) fn measured(&mut self, name: &str, size: usize, preferred: Place) -> Result<Slot, Status> {
-        self.0.responder.measured(name, size, preferred)
+    pub(crate) fn measured(&mut self, output: impl OutputKey, size: usize, preferred: Place) -> Result<Slot, Status> {
+        self.0.responder.measured(output, size, preferred)
     }
 
-    /// Whether any of its inputs lies on a device outside of `access`, or an output is wanted there.
+    /// Whether any input lies in memory of a device that `access` does not allow, or an output is wanted there.
     pub(crate) fn needs_staging(&self, access: &DeviceAccess) -> bool {
-        StagedTensors::is(&self.0.inputs, self.0.responder.wanted_with_slots(), access)
+        StagedTensors::is(&self.0.inputs, self.0.responder.wanted_outputs(), access)
     }
 
-    /// Copies its tensors to this host as `plan` says. That began at `since`, and the tensors in `brought` were copied
-    /// already. The outputs are copied back to their devices when the request ends.
+    /// Copies the request's tensors to this host as `plan` says. Copying began at `since`. The tensors in `brought` were copied before this call. The
+    /// outputs are copied back to their devices when the request ends.
     pub(crate) fn stage_in(
         &mut self,
         since: u64,
@@ -330,13 +360,13 @@ impl Job {
     }
 
     /// As [`Responder::put`].
-    pub fn put(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, slot: Slot<Filled>) {
-        self.0.responder.put(name, datatype, shape, slot);
+    pub fn put(&mut self, output: impl OutputKey, datatype: DataType, shape: impl Into<Shape>, slot: Slot<Filled>) {
+        self.0.responder.put(output, datatype, shape, slot);
     }
 
     /// As [`Responder::put_buffer`].
-    pub fn put_buffer(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, data: Buffer) {
-        self.0.responder.put_buffer(name, datatype, shape, data);
+    pub fn put_buffer(&mut self, output: impl OutputKey, datatype: DataType, shape: impl Into<Shape>, data: Buffer) {
+        self.0.responder.put_buffer(output, datatype, shape, data);
     }
 
     /// As [`Responder::begin`].
@@ -377,12 +407,12 @@ impl Job {
         self.release().0.refuse(error);
     }
 
-    /// As [`Responder::turn_away`].
-    pub fn turn_away(self, error: Status) {
-        self.release().0.turn_away(error);
+    /// As [`Responder::reject_unqueued`].
+    pub fn reject_unqueued(self, error: Status) {
+        self.release().0.reject_unqueued(error);
     }
 
-    /// Drops the inputs, after it was checked that no memory under them was lost.
+    /// Checks that no memory of the inputs was lost, then drops the inputs.
     fn release(mut self) -> (Responder, Result<(), Status>) {
         let memory = self.drop_inputs();
         (take(&mut self.0.responder), memory)

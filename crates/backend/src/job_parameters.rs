@@ -1,4 +1,4 @@
-//! Who else reads the parameters of a request?
+//! Does only the job have the parameters of a request, or are they shared?
 
 use std::ops::Deref;
 use std::sync::Arc;

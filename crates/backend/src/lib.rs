@@ -5,11 +5,12 @@
 //!     one per backend    one per version     one per concurrent execution
 //! ```
 //!
-//! [`Instance::run`] takes ownership of its jobs. A job can be divided into its inputs and a [`Responder`]. The responder answers from any thread,
-//! with one response or many, and may outlive the run; the model stays loaded meanwhile ([`InFlight`]). Most runtimes answer all jobs in order before
-//! they return: they implement [`Compute`] behind [`InOrder`], or [`Execute`] behind [`Joined`] where the rows of several requests run as one. If a
-//! job is dropped unanswered, its client gets an error. [`conformance`] tests that every runtime keeps this contract. Runtimes that compute on the
-//! host see only memory of the host: [`Staged`] copies tensors from and to devices outside of their [`DeviceAccess`].
+//! [`Instance::run`] takes ownership of its jobs. A job can be divided into its inputs and a [`Responder`]. The responder answers from any thread, with one
+//! response or many, and may outlive the run. The model stays loaded meanwhile ([`InFlight`]). Most runtimes answer all jobs in order before they return. They
+//! implement [`Compute`], which is wrapped in [`InOrder`]. If the rows of several requests run as one, they implement [`Execute`], which is wrapped in
+//! [`Joined`]. If a job is dropped unanswered, its client gets an error. [`conformance`] tests that every runtime keeps this contract. Runtimes that compute on
+//! the host see only memory of the host, because [`Staged`] copies the tensors that lie on devices. Runtimes for devices say by their [`DeviceAccess`] which
+//! tensors they use in place.
 //!
 //! ```
 //! use std::sync::{Arc, mpsc::channel};
@@ -25,7 +26,7 @@
 //!     fn compute(&mut self, job: &mut Job, times: &mut Times) -> Result<(), Status> {
 //!         let x = job.input("X").ok_or_else(|| Status::invalid("input 'X' is missing"))?.clone();
 //!         let numbers = x.data.numbers::<i32>().ok_or_else(|| Status::invalid("input 'X' is no INT32"))?;
-//!         times.input_ends();
+//!         times.mark_input_end();
 //!         let mut slot = job.output("Y", DataType::Int32, &x.shape)?; // the client's own region, if it named one
 //!         let mut cells = slot.cells_mut::<i32>().ok_or_else(|| Status::internal("output 'Y' is not aligned"))?;
 //!         cells.fill_with(numbers.iter().map(|number| -number));
@@ -37,7 +38,6 @@
 //! let (to, answers) = channel();
 //! let request = AdmittedRequest {
 //!     id: "42".into(),
-//!     rows: 1,
 //!     inputs: vec![Tensor {
 //!         name: "X".into(),
 //!         datatype: DataType::Int32,
@@ -45,12 +45,7 @@
 //!         data: Buffer::from_numbers(vec![3i32, -4]),
 //!     }].into(),
 //!     wanted: vec![Wanted { name: "Y".into(), slot: None }].into(),
-//!     priority: 0,
-//!     timeout_us: 0,
-//!     sequence: Sequence::default(),
-//!     parameters: Parameters::new(),
-//!     cancel: Cancel::new(),
-//!     reply: Reply::new(move |response| drop(to.send(response))),
+//!     ..AdmittedRequest::new(Reply::new(move |response| drop(to.send(response))))
 //! };
 //! let job = Job::new(request, ModelVersion::unmetered("negate").begin(), now_ns());
 //! InOrder(Negate).run(Batch { jobs: vec![job].into(), meter: Arc::new(NoMeter) });
@@ -65,10 +60,10 @@ mod adapter;
 mod compute;
 pub mod conformance;
 mod custom_metrics;
+mod deferred_report;
 mod device_access;
-mod elsewhere;
-mod end_note;
 pub mod identity;
+mod imported_files;
 mod job;
 mod job_body;
 mod job_parameters;
@@ -78,6 +73,7 @@ mod model_files;
 mod model_version;
 mod models;
 pub mod onnx;
+mod other_threads;
 mod outbox;
 mod output_place;
 mod readiness;
@@ -95,21 +91,25 @@ mod traced;
 pub use adapter::{Adapted, BatchAdapter};
 pub use compute::{Compute, InOrder};
 pub use custom_metrics::{CustomMetrics, MetricChange, MetricMaker, MetricOwner, MetricSource};
+pub use deferred_report::{DeferredReport, Noted};
 pub use device_access::DeviceAccess;
-pub use elsewhere::{elsewhere, is_elsewhere};
-pub use end_note::EndNote;
+pub use imported_files::{ImportedFiles, ImportedState};
 pub use job::{Job, Reschedule};
 pub use meter::{Meter, NoMeter, Outcome, RequestTimes, Times, now_ns};
 pub use model_files::ModelFiles;
 pub use model_version::{InFlight, ModelVersion};
-pub use models::{ClassLabels, Coming, Infer, Models, ModelsDone};
+pub use models::{ClassLabels, Infer, Models, ModelsDone, PendingVersions};
+pub use other_threads::{must_run_on_other_thread, requests_on_other_threads};
 pub use outbox::{LastResponse, Outbox};
-pub use output_place::OutputPlace;
+pub use output_place::{OutputPlace, too_small as output_too_small};
 pub use readiness::{Readiness, ReadinessDone};
 pub use responder::{Ended, Kept, Responder};
 pub use response_times::{ResponseDurations, ResponseOutcome, ResponseTimes};
 pub use rows::{Execute, Joined, Ragged, Work};
-pub use runtime::{Awaited, Batch, BroughtAlong, CostBound, Instance, InstanceSpec, Jobs, LoadContext, Model, Runtime};
+pub use runtime::{
+    Awaited, Batch, CostBound, HostPolicySettings, Instance, InstanceSpec, Jobs, LoadContext, Model,
+    ModelSuppliedRuntime, Runtime,
+};
 pub use staged::Staged;
-pub use stop::StopGuard;
+pub use stop::{EarlyEnd, StopGuard};
 pub use strategy::{BatchStrategy, WaitingRequest};

@@ -1,12 +1,12 @@
-//! How large may the metrics of models become, and batches that are gathered on a device?
+//! Which limits apply to the metrics of models, to batches on a device, to imported files and to threads of models?
 
-/// Families of metrics that one process of a model has at a time.
+/// The most families of metrics that one process of a model has at a time.
 pub const METRIC_FAMILIES_MAX: usize = 256;
-/// Metrics in all of them.
+/// The most metrics in all families of one process.
 pub const METRICS_MAX: usize = 1024;
 /// Bytes of a family's name.
 pub const METRIC_NAME_BYTES_MAX: usize = 256;
-/// Bytes of its description.
+/// Bytes of a family's description.
 pub const METRIC_TEXT_BYTES_MAX: usize = 4096;
 /// Bytes of all labels of one metric, names and values.
 pub const METRIC_LABEL_BYTES_MAX: usize = 1024;
@@ -17,5 +17,14 @@ pub const METRIC_BUCKETS_MAX: usize = 128;
 pub const DEVICE_BATCH_BYTES_MAX: usize = 128 << 20;
 /// Bytes of device memory that one instance keeps for inputs and outputs of its batches.
 pub const DEVICE_BLOCKS_BYTES_MAX: usize = 256 << 20;
+
+/// Files outside of a model's directory that are followed because one version of it imported them. `python/nerite/model/imports.py` reports no more.
+pub const IMPORTED_FILES_MAX: usize = 256;
+/// Bytes of the path of such a file.
+pub const IMPORTED_PATH_BYTES_MAX: usize = 1024;
+
+/// Threads that all instances of an ONNX model may have by its configuration. The limit prevents that a typing error in a configuration exhausts the
+/// threads of the host.
+pub const MODEL_THREADS_MAX: usize = 4096;
 
 const _: () = assert!(DEVICE_BLOCKS_BYTES_MAX >= 2 * DEVICE_BATCH_BYTES_MAX);

@@ -1,8 +1,8 @@
 //! Do all parts of a load see the same bytes of a model's files?
 //!
 //! A load looks at a file several times: to complete the configuration, to check the graph, to make the engine's sessions. All of them share the
-//! bytes of one read. If a file is replaced or written to meanwhile, its length or its time of modification differs at the end of the load, and the
-//! load fails. So the bytes that were checked are the bytes that are served.
+//! bytes of one read. If a file is replaced or written to meanwhile, its length, its modification time, its inode number or its change time differs
+//! at the end of the load, and the load fails. So the bytes that were checked are the bytes that are served.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
@@ -14,31 +14,50 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use nerite_locks::Mutex;
 use nerite_request::Status;
 
-/// The files that one load looked at. Clones belong to the same load.
+/// The files that one load has examined. Clones belong to the same load.
 #[derive(Clone, Debug, Default)]
 pub struct ModelFiles(Arc<Mutex<Files>>);
 
 #[derive(Debug, Default)]
 struct Files {
     seen: BTreeMap<PathBuf, Seen>,
-    /// Whether the load has ended: no bytes are kept any more.
+    /// Whether the load has ended. No bytes are kept after that.
     is_ended: bool,
 }
 
 #[derive(Debug)]
 struct Seen {
     state: FileState,
+    inode: InodeState,
     bytes: Option<Arc<Vec<u8>>>,
 }
 
-/// Values that change if a file is replaced or written to: its length, and the seconds and nanoseconds of its last modification. Fingerprints of
-/// model directories compare the same values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct FileState(u64, i64, i64);
+const SECOND_NS: i64 = 1_000_000_000;
+
+/// Values that change if a file is replaced or written to: its length, and its modification time in seconds and nanoseconds. Fingerprints of model
+/// directories compare the same values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FileState(u64, i64, i64);
 
 impl FileState {
-    fn of(found: &Metadata) -> FileState {
+    pub(crate) fn of(found: &Metadata) -> FileState {
         FileState(found.len(), found.mtime(), found.mtime_nsec())
+    }
+
+    /// The state of a file of `bytes` bytes that was last modified `modified_ns` nanoseconds after 1970.
+    pub(crate) fn new(bytes: u64, modified_ns: i64) -> FileState {
+        FileState(bytes, modified_ns.div_euclid(SECOND_NS), modified_ns.rem_euclid(SECOND_NS))
+    }
+}
+
+/// Values that change even if a file is replaced by one of the same length and modification time: its device, its inode number, and its change time
+/// (`ctime`), which no program can set. They are compared only during the load, because new permissions or links change them as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct InodeState(u64, u64, i64, i64);
+
+impl InodeState {
+    fn of(found: &Metadata) -> InodeState {
+        InodeState(found.dev(), found.ino(), found.ctime(), found.ctime_nsec())
     }
 }
 
@@ -46,34 +65,35 @@ impl ModelFiles {
     /// Opens a file, for a caller that reads only parts of it.
     pub fn open(&self, path: &Path) -> io::Result<File> {
         let file = File::open(path)?;
-        self.lock().note(path, FileState::of(&file.metadata()?))?;
+        self.lock().note(path, &file.metadata()?)?;
         Ok(file)
     }
 
-    /// Notes a file that an engine reads or maps by itself.
+    /// Notes the state of a file that an engine opens by itself.
     pub fn watch(&self, path: &Path) -> io::Result<()> {
-        let found = FileState::of(&fs::metadata(path)?);
-        self.lock().note(path, found).map(drop)
+        let found = fs::metadata(path)?;
+        self.lock().note(path, &found).map(drop)
     }
 
-    /// All bytes of a file, which is read once in a load.
+    /// All bytes of a file. A load reads each file once.
     pub fn bytes(&self, path: &Path) -> io::Result<Arc<Vec<u8>>> {
         if let Some(kept) = self.lock().seen.get(path).and_then(|seen| seen.bytes.clone()) {
             return Ok(kept);
         }
         let mut file = self.open(path)?;
-        let before = FileState::of(&file.metadata()?);
-        let bytes = Arc::new(read(&mut file, before.0)?);
-        if FileState::of(&file.metadata()?) != before {
+        let before = file.metadata()?;
+        let bytes = Arc::new(read(&mut file, before.len())?);
+        let after = file.metadata()?;
+        if FileState::of(&after) != FileState::of(&before) {
             return Err(changed());
         }
         let mut files = self.lock();
         let keeps = !files.is_ended;
-        files.note(path, before)?.bytes = keeps.then(|| Arc::clone(&bytes));
+        files.note(path, &after)?.bytes = keeps.then(|| Arc::clone(&bytes));
         Ok(bytes)
     }
 
-    /// The bytes of a file for their last use in a load. They are copied only if there is another reference.
+    /// As [`ModelFiles::bytes`], for the last use of the bytes in a load. They are copied only if there is another reference.
     pub fn take_bytes(&self, path: &Path) -> io::Result<Vec<u8>> {
         let bytes = self.bytes(path)?;
         if let Some(seen) = self.lock().seen.get_mut(path) {
@@ -82,16 +102,15 @@ impl ModelFiles {
         Ok(Arc::try_unwrap(bytes).unwrap_or_else(|shared| Vec::clone(&shared)))
     }
 
-    /// Ends the load and drops all bytes. Fails if a file has changed since the first look. Later looks, for further
-    /// instances, fail in the same way.
+    /// Ends the load and drops all bytes. Fails if a file has changed since the load first looked at it. Later looks, for further instances, fail in
+    /// the same way.
     pub fn end(&self, model: &str) -> Result<(), Status> {
         let mut files = self.lock();
-        files.is_ended = true;
+        let has_ended = std::mem::replace(&mut files.is_ended, true);
         files.seen.values_mut().for_each(|seen| seen.bytes = None);
         for (path, seen) in &files.seen {
-            let now = fs::metadata(path).map(|found| FileState::of(&found));
-            let why = match now {
-                Ok(now) if now == seen.state => continue,
+            let why = match fs::metadata(path) {
+                Ok(now) if seen.is_same(&now, has_ended) => continue,
                 Ok(_) => changed(),
                 Err(error) => error,
             };
@@ -106,14 +125,24 @@ impl ModelFiles {
 }
 
 impl Files {
-    /// Notes the state of a file, and fails if it differs from that of the first look.
-    fn note(&mut self, path: &Path, found: FileState) -> io::Result<&mut Seen> {
-        let seen = self.seen.entry(path.to_owned()).or_insert(Seen { state: found, bytes: None });
-        if seen.state == found { Ok(seen) } else { Err(changed()) }
+    /// Notes the state of a file. Fails if the state was noted before and differs.
+    fn note(&mut self, path: &Path, found: &Metadata) -> io::Result<&mut Seen> {
+        let first = || Seen { state: FileState::of(found), inode: InodeState::of(found), bytes: None };
+        let seen = self.seen.entry(path.to_owned()).or_insert_with(first);
+        if seen.is_same(found, self.is_ended) { Ok(seen) } else { Err(changed()) }
     }
 }
 
-/// All bytes of a file. It is expected to have this many; one more is asked for, to notice the end.
+impl Seen {
+    /// Whether the file is as it was at the first look. After the load, only the values that a fingerprint compares count. If another value changed,
+    /// further instances would be refused, but the model would not be loaded again, because its fingerprint is the same.
+    fn is_same(&self, now: &Metadata, has_ended: bool) -> bool {
+        self.state == FileState::of(now) && (has_ended || self.inode == InodeState::of(now))
+    }
+}
+
+/// Reads the first `expected` bytes of a file. Fails if the file has fewer. The caller compares the metadata afterwards, to notice a file that has
+/// grown.
 fn read(file: &mut File, expected: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(usize::try_from(expected).map_err(io::Error::other)?).map_err(io::Error::other)?;
@@ -129,18 +158,19 @@ fn changed() -> io::Error {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use tempfile::TempDir;
+
     use super::*;
 
-    /// A file of its own with these bytes.
-    fn file(name: &str, bytes: &[u8]) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("nerite-model-files-{name}-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("model.onnx");
+    /// Makes a file with these bytes in a folder of its own, which is removed when the first value is dropped.
+    fn file(bytes: &[u8]) -> (TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.onnx");
         write(&path, bytes, 1);
-        path
+        (folder, path)
     }
 
-    /// Writes a file that was last modified this many seconds after 1970.
+    /// Writes a file, and sets its time of modification to this many seconds after 1970.
     fn write(path: &Path, bytes: &[u8], modified_s: u64) {
         fs::write(path, bytes).unwrap();
         let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(modified_s);
@@ -157,27 +187,27 @@ mod tests {
     #[test]
     fn a_file_is_read_once() {
         const LEN: usize = 1 << 20;
-        let (path, files) = (file("once", &vec![7; LEN]), ModelFiles::default());
+        let ((_folder, path), files) = (file(&vec![7; LEN]), ModelFiles::default());
         let before = read_bytes();
         for _ in 0..4 {
             assert_eq!(files.clone().bytes(&path).unwrap().len(), LEN);
         }
         assert_eq!(files.take_bytes(&path).unwrap().len(), LEN);
         files.end("m").unwrap();
-        // The count's own file is read, too.
+        // The file with the count is itself read in between.
         let read = read_bytes() - before;
         assert!((LEN as u64..LEN as u64 + 4096).contains(&read), "{read}");
     }
 
     #[test]
     fn bytes_of_one_owner_are_taken_and_not_copied() {
-        let (path, files) = (file("taken", b"graph"), ModelFiles::default());
+        let ((_folder, path), files) = (file(b"graph"), ModelFiles::default());
         let at = files.bytes(&path).unwrap().as_ptr().addr();
         let taken = files.take_bytes(&path).unwrap();
         assert_eq!((taken.as_ptr().addr(), &taken[..]), (at, &b"graph"[..]));
     }
 
-    /// A change after the first look is noticed at each later look, and at the end of the load.
+    /// Checks whether a change after the file was first examined is noticed at later calls and at the end of the load.
     #[track_caller]
     fn check(name: &str, change: impl Fn(&Path), is_noticed: bool) {
         type Look = fn(&ModelFiles, &Path) -> io::Result<()>;
@@ -187,7 +217,7 @@ mod tests {
             |files, path| files.watch(path),
         ];
         for look in looks {
-            let (path, files) = (file(name, b"graph"), ModelFiles::default());
+            let ((_folder, path), files) = (file(b"graph"), ModelFiles::default());
             look(&files, &path).unwrap();
             change(&path);
             assert_eq!(files.watch(&path).is_err(), is_noticed, "{name}");
@@ -212,9 +242,40 @@ mod tests {
         check("replaced", replaced, true);
     }
 
+    /// As `check`, for a change that keeps the file's length and modification time.
+    #[track_caller]
+    fn check_kept_time(name: &str, change: impl Fn(&Path)) {
+        let ((_folder, path), files) = (file(b"graph"), ModelFiles::default());
+        files.bytes(&path).unwrap();
+        change(&path);
+        assert!(files.watch(&path).is_err(), "{name}: at the next look");
+        assert!(files.end("m").is_err(), "{name}: at the end");
+        let ((_folder, path), files) = (file(b"graph"), ModelFiles::default());
+        files.bytes(&path).unwrap();
+        files.end("m").unwrap();
+        change(&path);
+        assert!(files.bytes(&path).is_ok(), "{name}: a later instance is not refused, as a reload is not due");
+    }
+
+    #[test]
+    fn a_file_that_keeps_its_length_and_time_is_noticed_during_the_load() {
+        check_kept_time("kept-replaced", |path| {
+            let beside = path.with_extension("new");
+            write(&beside, b"other", 1);
+            fs::rename(beside, path).unwrap();
+        });
+        check_kept_time("kept-written", |path| {
+            // The file system's clock advances in steps, so the first write may not change the time.
+            let before = InodeState::of(&fs::metadata(path).unwrap());
+            while InodeState::of(&fs::metadata(path).unwrap()) == before {
+                write(path, b"other", 1);
+            }
+        });
+    }
+
     #[test]
     fn the_end_of_a_load_keeps_no_bytes() {
-        let (path, files) = (file("ended", b"graph"), ModelFiles::default());
+        let ((_folder, path), files) = (file(b"graph"), ModelFiles::default());
         let bytes = Arc::downgrade(&files.bytes(&path).unwrap());
         assert!(bytes.upgrade().is_some());
         files.end("m").unwrap();

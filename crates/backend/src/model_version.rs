@@ -1,26 +1,27 @@
-//! What do the requests of a model version share, and when is none of them in flight any more?
+//! What do the requests of a model version share, and when has the last of them ended?
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, PoisonError};
+use std::time::Duration;
 
 use nerite_locks::Mutex;
 use nerite_request::Name;
 
 use crate::{Meter, NoMeter};
 
-/// One version of a model as its requests see it. It stays loaded while one of them is in flight on any thread.
+/// The part of a model version that its requests share. The version stays loaded while one of them is in flight on any thread.
 pub struct ModelVersion {
     name: Name,
     version: Name,
     meter: Arc<dyn Meter>,
     in_flight: AtomicUsize,
-    /// Whether somebody waits for the last request. Otherwise nobody takes the lock.
+    /// Whether a thread waits for the last request. If not, the end of a request takes no lock.
     is_awaited: AtomicBool,
     lock: Mutex<()>,
     ended: Condvar,
 }
 
-/// Keeps a request in flight while it lives: from admission until nothing more is sent for the request.
+/// Keeps a request in flight until it is dropped: from the request's admission until its last response was sent.
 pub struct InFlight(Arc<ModelVersion>);
 
 impl ModelVersion {
@@ -42,7 +43,7 @@ impl ModelVersion {
         ModelVersion::new(name, "1", Arc::new(NoMeter))
     }
 
-    /// One more request is in flight.
+    /// Counts one more request as in flight until the returned value is dropped.
     pub fn begin(self: &Arc<Self>) -> InFlight {
         self.in_flight.fetch_add(1, Ordering::SeqCst);
         InFlight(Arc::clone(self))
@@ -53,9 +54,18 @@ impl ModelVersion {
         self.in_flight.load(Ordering::SeqCst)
     }
 
-    /// Returns when no request is in flight.
+    /// As [`ModelVersion::wait`], for at most this time. Returns the number of requests that are still in flight.
+    pub fn wait_for(&self, longest: Duration) -> usize {
+        self.is_awaited.store(true, Ordering::SeqCst);
+        let held = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let some = |(): &mut ()| self.in_flight() > 0;
+        drop(self.ended.wait_timeout_while(held, longest, some).unwrap_or_else(PoisonError::into_inner));
+        self.in_flight()
+    }
+
+    /// Waits until no request is in flight.
     pub fn wait(&self) {
-        // The thread that ends the last request either sees this flag, or ended it before the count is read below.
+        // The thread that ends the last request either sees this flag, or has lowered the count before it is read below.
         self.is_awaited.store(true, Ordering::SeqCst);
         let mut held = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         while self.in_flight() > 0 {
@@ -73,7 +83,7 @@ impl ModelVersion {
         &self.version
     }
 
-    /// Records its requests.
+    /// The meter that records the requests of this version.
     pub fn meter(&self) -> &Arc<dyn Meter> {
         &self.meter
     }
@@ -120,6 +130,7 @@ mod tests {
                         drop(request);
                     });
                 }
+                version.wait_for(Duration::ZERO);
                 version.wait();
                 assert_eq!((left.load(Ordering::SeqCst), version.in_flight()), (0, 0));
             });

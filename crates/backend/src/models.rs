@@ -1,4 +1,4 @@
-//! How does a model ask another one of the same server?
+//! How does a model send requests to another model of the same server?
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,21 +12,22 @@ use nerite_request::{Cancel, ExactlyOne, InferResponse, InputMemory, Recycled, R
 
 use crate::{CustomMetrics, ReadinessDone};
 
-/// Infers on the models of this server.
+/// Runs requests on the models of this server.
 pub trait Infer: Send + Sync {
-    /// Asks that version of a model; the highest one without a number. Every result, a refusal too, comes through the
-    /// request's reply: on this thread or on another, before this returns or later.
+    /// Sends a request to that version of a model, or to the highest version if `version` is `None`. Every result goes to the request's reply,
+    /// including a refusal. It may arrive on this thread or on another one, before or after this returns.
     fn infer(&self, model: &str, version: Option<i64>, request: Request);
 
-    /// The configuration in force of that version; of the highest one without a number.
+    /// The configuration in force of that version, or of the highest one if `version` is `None`.
     fn config(&self, model: &str, version: Option<i64>) -> Result<Arc<ModelConfig>, Status>;
 
-    /// The labels of the classes of its outputs; `None` where they are not known, in a process of its own.
+    /// The labels of the classes of that version's outputs. `None` in a model's own process, which does not know them.
     fn labels(&self, _model: &str, _version: Option<i64>) -> Option<Arc<ClassLabels>> {
         None
     }
 
-    /// The input memory of that version's only instance. `None` if it has several: which of them gets a request is decided later.
+    /// The input memory of an instance of that version. A request with an input in this memory runs on this instance, if the instance is idle when
+    /// the request arrives.
     fn input_memory(&self, _model: &str, _version: Option<i64>) -> Option<Arc<dyn InputMemory>> {
         None
     }
@@ -36,13 +37,13 @@ pub trait Infer: Send + Sync {
         done(self.config(model, version).map(drop));
     }
 
-    /// Loads or reloads a model, then calls `done`.
-    fn load(&self, _model: &str, _options: LoadOptions, done: ModelsDone) {
+    /// Loads or reloads a model, then calls `done`. `waiter` is the model whose load waits for this one.
+    fn load(&self, _model: &str, _options: LoadOptions, _waiter: Option<&str>, done: ModelsDone) {
         done(Err(Status::unsupported("models cannot be loaded from here")));
     }
 
-    /// Unloads a model, then calls `done`.
-    fn unload(&self, _model: &str, _dependents: bool, done: ModelsDone) {
+    /// Unloads a model, then calls `done`. `waiter` is the model whose load waits for this.
+    fn unload(&self, _model: &str, _dependents: bool, _waiter: Option<&str>, done: ModelsDone) {
         done(Err(Status::unsupported("models cannot be unloaded from here")));
     }
 }
@@ -50,34 +51,37 @@ pub trait Infer: Send + Sync {
 /// The labels of each output by class. Outputs without labels are absent.
 pub type ClassLabels = BTreeMap<String, Arc<[String]>>;
 
-/// Called once a model was loaded or unloaded, or with the error.
+/// Called after a model was loaded or unloaded, or with the error if that failed.
 pub type ModelsDone = Box<dyn FnOnce(Result<(), Status>) + Send>;
 
-/// The models of this server, for a model that asks others. A runtime gets them when it loads a model, and may keep and clone them.
-///
-/// A model that asks others has no [`CostBound`](crate::CostBound), so it never runs on a thread that serves
-/// connections. It waits for others at its own risk: a model that it waits for may be waiting for it.
+/// The models of this server, for a model that makes nested requests. A runtime gets them when it loads a model, and may keep and clone them. The run time of a
+/// model that makes nested requests has no bound ([`CostBound`](crate::CostBound)), so it never runs on a thread that serves connections. The server does not
+/// prevent deadlocks between models: two models may wait for each other.
 #[derive(Clone)]
 pub struct Models {
     infer: Option<Weak<dyn Infer>>,
     metrics: Arc<CustomMetrics>,
-    /// Names that stand for another identifier if this model uses them. Other names are identifiers themselves.
+    /// Pairs of a name and the identifier that the name stands for when this model uses it. Any other name is an identifier itself.
     meanings: Arc<[(String, String)]>,
-    /// The versions that a model will have, for a check before they take requests.
-    coming: Option<Coming>,
+    /// The versions that a model will have after a change, for a check before they take requests.
+    pending: Option<PendingVersions>,
+    /// The identifier of the model that uses this value. Empty if there is none.
+    model: Arc<str>,
+    /// Whether the load of that model waits for the calls that are made with this value.
+    is_within_load: bool,
 }
 
-/// The versions that a model will have when a change is made.
+/// The versions that a model will have after a change that is planned.
 #[derive(Clone)]
-pub struct Coming {
+pub struct PendingVersions {
     /// The model's identifier.
     pub model: String,
     /// The configurations of the versions. A request without a version will get the highest one.
     pub versions: BTreeMap<i64, Arc<ModelConfig>>,
 }
 
-impl Coming {
-    /// The configuration of that version; of the highest one without a number.
+impl PendingVersions {
+    /// The configuration of that version, or of the highest one if `version` is `None`.
     fn config(&self, version: Option<i64>) -> Option<&Arc<ModelConfig>> {
         match version {
             Some(version) => self.versions.get(&version),
@@ -87,51 +91,73 @@ impl Coming {
 }
 
 impl Models {
-    /// The models that `infer` reaches while it exists.
+    /// The models of `infer`. They are available until `infer` is dropped.
     pub fn of(infer: Weak<dyn Infer>) -> Models {
-        Models { infer: Some(infer), metrics: Arc::default(), meanings: Arc::default(), coming: None }
+        Models { infer: Some(infer), ..Models::none() }
     }
 
     /// No models, for a model's own process and for tests.
     pub fn none() -> Models {
-        Models { infer: None, metrics: Arc::default(), meanings: Arc::default(), coming: None }
+        Models {
+            infer: None,
+            metrics: Arc::default(),
+            meanings: Arc::default(),
+            pending: None,
+            model: Arc::default(),
+            is_within_load: false,
+        }
     }
 
-    /// Whether it is [`Models::none`].
+    /// Whether this is [`Models::none`].
     pub fn is_none(&self) -> bool {
         self.infer.is_none()
     }
 
-    /// The same models, but each name in `meanings` means the model with the identifier behind it. Models of several
+    /// The same models, with aliases: each pair in `meanings` is a name and the identifier of the model that the name stands for. Models of several
     /// repositories may have the same name.
-    pub fn with_meanings(&self, meanings: &[(String, String)]) -> Models {
+    pub fn with_aliases(&self, meanings: &[(String, String)]) -> Models {
         Models { meanings: meanings.into(), ..self.clone() }
     }
 
-    /// The same models, as they will be when these versions have come.
-    pub fn with_coming(self, coming: Coming) -> Models {
-        Models { coming: Some(coming), ..self }
+    /// The same models, for the model with this identifier.
+    pub fn for_model(self, identifier: &str) -> Models {
+        Models { model: identifier.into(), ..self }
     }
 
-    /// The identifier that a name means for the asking model.
+    /// The same models, for calls that the load of this model waits for. A load or unload that would have to wait for that same load is refused.
+    #[must_use]
+    pub fn within_load(&self) -> Models {
+        Models { is_within_load: true, ..self.clone() }
+    }
+
+    fn waiting_load(&self) -> Option<&str> {
+        Some(&*self.model).filter(|model| self.is_within_load && !model.is_empty())
+    }
+
+    /// The same models, but with the versions of one model that will be loaded.
+    pub fn with_pending_versions(self, pending: PendingVersions) -> Models {
+        Models { pending: Some(pending), ..self }
+    }
+
+    /// The identifier that a name stands for when this model uses it.
     fn meaning<'a>(&'a self, model: &'a str) -> &'a str {
         self.meanings.iter().find(|(name, _)| name == model).map_or(model, |(_, identifier)| identifier)
     }
 
-    /// The metrics that these models made of their own.
+    /// The custom metrics that these models made.
     pub fn metrics(&self) -> &Arc<CustomMetrics> {
         &self.metrics
     }
 
     /// As [`Infer::config`].
     pub fn config(&self, model: &str, version: Option<i64>) -> Result<Arc<ModelConfig>, Status> {
-        if let Some(coming) = self.coming.as_ref().filter(|coming| coming.model == self.meaning(model)) {
-            let gone = || Status::unavailable(format!("model '{model}' will not have the version that is asked for"));
-            return coming.config(version).cloned().ok_or_else(gone);
+        if let Some(pending) = self.pending.as_ref().filter(|pending| pending.model == self.meaning(model)) {
+            let gone = || Status::unavailable(format!("model '{model}' will not have the requested version"));
+            return pending.config(version).cloned().ok_or_else(gone);
         }
         match self.infer.as_ref().map(Weak::upgrade) {
             Some(Some(infer)) => infer.config(self.meaning(model), version),
-            _ => Err(Status::unavailable(format!("model '{model}' cannot be asked from here"))),
+            _ => Err(Status::unavailable(format!("model '{model}' cannot be called from here"))),
         }
     }
 
@@ -149,7 +175,7 @@ impl Models {
     pub fn ready(&self, model: &str, version: Option<i64>, done: ReadinessDone) {
         match self.infer.as_ref().and_then(Weak::upgrade) {
             Some(infer) => infer.ready(self.meaning(model), version, done),
-            None => done(Err(Status::unavailable(format!("model '{model}' cannot be asked from here")))),
+            None => done(Err(Status::unavailable(format!("model '{model}' cannot be called from here")))),
         }
     }
 
@@ -157,8 +183,8 @@ impl Models {
     pub fn infer(&self, model: &str, version: Option<i64>, mut request: Request) {
         let refusal = match self.infer.as_ref().map(Weak::upgrade) {
             Some(Some(infer)) => return infer.infer(self.meaning(model), version, request),
-            Some(None) => Status::unavailable(format!("model '{model}' cannot be asked: the server stops")),
-            None => Status::unsupported(format!("model '{model}' cannot be asked from this process")),
+            Some(None) => Status::unavailable(format!("model '{model}' cannot be called: the server stops")),
+            None => Status::unsupported(format!("model '{model}' cannot be called from this process")),
         };
         request.reply.refuse(refusal);
     }
@@ -166,7 +192,7 @@ impl Models {
     /// As [`Infer::load`].
     pub fn load(&self, model: &str, options: LoadOptions, done: ModelsDone) {
         match self.infer.as_ref().and_then(Weak::upgrade) {
-            Some(infer) => infer.load(model, options, done),
+            Some(infer) => infer.load(model, options, self.waiting_load(), done),
             None => done(Err(Status::unavailable(format!("model '{model}' cannot be loaded from here")))),
         }
     }
@@ -174,32 +200,32 @@ impl Models {
     /// As [`Infer::unload`].
     pub fn unload(&self, model: &str, dependents: bool, done: ModelsDone) {
         match self.infer.as_ref().and_then(Weak::upgrade) {
-            Some(infer) => infer.unload(model, dependents, done),
+            Some(infer) => infer.unload(model, dependents, self.waiting_load(), done),
             None => done(Err(Status::unavailable(format!("model '{model}' cannot be unloaded from here")))),
         }
     }
 
-    /// Asks, and waits at most `patience` for the one response. Then the request is cancelled, whether it still waits
-    /// for an instance (perhaps the one that asks) or runs already. `request` makes the request from its reply.
+    /// Sends a request, and waits at most `timeout` for its one response. After the timeout the request is cancelled. It may already run then, or
+    /// still wait for an instance, even for that of the caller. `request` makes the request from its reply.
     pub fn infer_one(
         &self,
         model: &str,
         version: Option<i64>,
-        patience: Duration,
+        timeout: Duration,
         request: impl FnOnce(Reply) -> Request,
     ) -> Result<Recycled<InferResponse>, Status> {
         let (to, from) = sync_channel(1);
         let mut one = ExactlyOne::default();
         let reply = Reply::new(move |response: Response| {
             if let Some(outcome) = one.take(response) {
-                // A response that comes too late has no receiver any more.
+                // A response after the timeout has no receiver any more.
                 let _ = to.try_send(outcome.unwrap_or_else(|not_one| Err(not_one.into())));
             }
         });
         let request = request(reply);
         let cancel: Cancel = request.cancel.clone();
         self.infer(model, version, request);
-        match from.recv_timeout(patience) {
+        match from.recv_timeout(timeout) {
             Ok(only) => only,
             Err(RecvTimeoutError::Disconnected) => {
                 Err(Status::internal(format!("model '{model}' dropped the request")))
@@ -208,7 +234,7 @@ impl Models {
                 cancel.cancel();
                 Err(Status::unavailable(format!(
                     "model '{model}' did not answer within {} ms; give it more instances, or wait longer",
-                    patience.as_millis()
+                    timeout.as_millis()
                 )))
             }
         }

@@ -1,9 +1,9 @@
 //! When is the last response of a request sent?
 //!
-//! At once, unless the thread is within [`Outbox::around`]. Then it is sent after that. Code that runs an instance wraps the run in it, gives the
-//! instance back, and then delivers. So a client that sends a request as soon as it has its answer (a step of an ensemble, for example) finds the
-//! instance idle, and no call enters an instance that is still held. Responses that are not the last are sent at once. A run that waits for one
-//! client does not delay the answers of others: [`Outbox::deliver_apart`].
+//! It is sent at once, unless the thread is within [`Outbox::around`]. Then it is kept, and is sent when the outbox is delivered. Code that runs an
+//! instance wraps the run in `around`, gives the instance back, and then delivers. So a client that sends a request as soon as it has its answer (a
+//! step of an ensemble, for example) finds the instance idle, and no call enters an instance that is still held. Responses that are not the last are
+//! sent at once. A run that waits for one client does not delay the answers of others: [`Outbox::deliver_apart`].
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -20,9 +20,9 @@ const SPARE_MAX: usize = 4;
 const SPARE_RESPONSES_MAX: usize = 16;
 
 thread_local! {
-    /// `None` outside of a run.
+    /// The outbox of the run of this thread. `None` outside of a run.
     static OPEN: RefCell<Option<Outbox>> = const { RefCell::new(None) };
-    /// Empty lists that no run has.
+    /// Empty lists that no run uses.
     static SPARE: RefCell<Vec<VecDeque<LastResponse>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -34,21 +34,21 @@ pub struct Outbox(VecDeque<LastResponse>);
 pub struct LastResponse {
     pub(crate) reply: Reply,
     pub(crate) response: Response,
-    /// How it is given to the reply.
+    /// Gives the response to the reply.
     pub(crate) send: fn(&mut Reply, Response),
-    /// Keeps the model loaded until the response has gone: dropped last.
+    /// Keeps the model loaded until the response was sent. It is dropped last.
     pub(crate) in_flight: InFlight,
 }
 
 impl Outbox {
-    /// Does `work` and holds back the last responses that it makes on this thread.
+    /// Does `work`, and keeps the last responses that it makes on this thread in the returned outbox.
     pub fn around<T>(work: impl FnOnce() -> T) -> (T, Outbox) {
         let scope = Scope { outer: OPEN.replace(Some(Outbox::default())), is_closed: false };
         let done = work();
         (done, scope.close())
     }
 
-    /// Delivers the answers that the run of this thread has made so far. For a run that is about to wait for a client. Another thread delivers them,
+    /// Delivers the answers that the run of this thread has made so far. A run calls this before it waits for a client. Another thread delivers them,
     /// because code that continues with an answer runs on the delivering thread, and this thread still holds an instance. If no thread can be
     /// started, the answers are sent after the run.
     pub fn deliver_apart() -> std::io::Result<()> {
@@ -67,7 +67,7 @@ impl Outbox {
         Err(refused)
     }
 
-    /// The next one to deliver.
+    /// Takes the next response to deliver.
     pub fn take_next(&mut self) -> Option<LastResponse> {
         self.0.pop_front()
     }
@@ -94,7 +94,7 @@ impl LastResponse {
         drop(in_flight);
     }
 
-    /// Sends it now, or after the run of this thread.
+    /// Sends the response now, or after the run if this thread is within one.
     pub(crate) fn post(self) {
         // A thread that is ending has neither an outbox nor a run.
         if !OPEN.try_with(|open| open.borrow().is_some()).unwrap_or(false) {
@@ -113,7 +113,7 @@ impl Drop for Outbox {
         if !(1..=SPARE_RESPONSES_MAX).contains(&list.capacity()) {
             return;
         }
-        // A thread that is ending keeps none.
+        // A thread that is ending keeps no lists.
         let _ = SPARE.try_with(|spare| {
             let mut spare = spare.borrow_mut();
             if spare.len() < SPARE_MAX {

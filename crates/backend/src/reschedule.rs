@@ -1,9 +1,9 @@
 //! Which parts of a request are kept so that it can run again?
 //!
-//! Triton's `TRITONSERVER_REQUEST_RELEASE_RESCHEDULE`: while its instance runs, a request is given back instead of answered. It becomes the next
-//! request of its sequence, and the same client gets the result.
+//! This is Triton's `TRITONSERVER_REQUEST_RELEASE_RESCHEDULE`. An instance gives a request back during a run, instead of answering it. The request
+//! becomes the next one of its sequence, and the same client gets the result.
 
-use nerite_request::Sequence;
+use nerite_request::{Client, Sequence};
 
 use crate::job_parameters::JobParameters;
 
@@ -17,10 +17,11 @@ pub(crate) struct Rest {
     pub(crate) sequence: Sequence,
     pub(crate) priority: u64,
     pub(crate) timeout_us: u64,
+    pub(crate) client: Client,
     pub(crate) own: Own,
 }
 
-/// Which parts of a request came from the client. The server added the others for one run.
+/// How many inputs and outputs of a request came from the client. The server added those after them for one run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Own {
     pub(crate) inputs: usize,

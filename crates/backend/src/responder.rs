@@ -1,43 +1,46 @@
-//! How is one request answered, from whichever thread and however often?
+//! How is one request answered, from any thread and any number of times?
 
 mod each;
+mod early_end;
 mod end;
 mod output_memory;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use nerite_memory::{Access, Buffer, Filled, Place, Slot};
 use nerite_request::{
-    Cancel, Code, InferResponse, InputMemory, Inputs, Name, Output, Parameters, PeerAccount, PolicyData, Recycle as _,
-    Recycled, Reply, RequestTrace, Response, ResponseWindow, Status, Wanted, WantedOutputs, clear_list,
+    Cancel, Code, InferResponse, InputMemory, Inputs, Name, Output, OutputKey, Parameters, PeerAccount, PolicyData,
+    Recycle as _, Recycled, Reply, RequestTrace, Response, ResponseWindow, Status, Wanted, WantedOutputs,
 };
 use nerite_tensor::{DataType, Shape, Tensor};
 
 use self::end::OnEnd;
 pub use self::end::{Ended, Kept};
-use crate::end_note::EndNote;
+use crate::deferred_report::{DeferredReport, Noted};
 use crate::outbox::LastResponse;
 use crate::reschedule::{NOT_ITERATIVE, Rest};
 use crate::response_times::{ResponseClock, ResponseOutcome};
 use crate::staged_tensors::StagedTensors;
+use crate::stop::EarlyEnd;
 use crate::traced;
 use crate::{InFlight, Outcome, OutputPlace, RequestTimes, Times};
 
 /// Answers one request. It may be sent to another thread, outlive the run that it came with, and answer any number of
 /// times. It keeps the model loaded meanwhile. If it is dropped before its last response, it answers with an error.
 ///
-/// Outputs are put, then sent: [`Responder::send`] as one of several responses, [`Responder::finish`] as the last. If
-/// the client named memory for an output, each response that has the output writes there, as in Triton: a later one
-/// overwrites an earlier one. Memory that the server finds (leases of a session) is fresh for each response.
+/// Outputs are put, then sent: [`Responder::send`] as one of several responses, [`Responder::finish`] as the last. If the client named memory for an output,
+/// each response that has the output is written there, as in Triton. So a later response overwrites an earlier one. Memory that the server chooses (leases of a
+/// session) is fresh for each response.
 #[derive(Debug, Default)]
 pub struct Responder {
     id: Name,
     rows: u32,
     arrived: u64,
     cancel: Cancel,
+    /// `None` if the server ends the request as soon as its client has gone.
+    early_end: Option<Arc<dyn EarlyEnd>>,
     wanted: WantedOutputs,
-    /// How many of them, at the end, only the server wants.
+    /// How many outputs at the end of `wanted` are wanted only by the server.
     added: usize,
     /// Slots of the client that were written and will be written again, by their position in `wanted`.
     again: Vec<(usize, Slot)>,
@@ -49,27 +52,26 @@ pub struct Responder {
     made: Recycled<InferResponse>,
     /// The states that the model keeps for the next request of its sequence.
     states: Vec<Tensor>,
-    /// Inputs that the runtime took, in memory that may be lost: the client can take it away.
+    /// Inputs that the runtime took and whose memory may be lost, because the client can withdraw it.
     watched: Vec<Buffer>,
     /// The tensors that lie on devices, for a runtime that computes on the host.
     pub(crate) staged: Option<Box<StagedTensors>>,
     on_end: OnEnd,
-    /// Dropped when the request ends.
+    /// A value that is dropped when the request ends.
     kept: Option<Kept>,
     /// The times of its responses, if they are counted one by one.
     clock: Option<ResponseClock>,
     /// The trace of the request, if it has one.
     trace: Option<Arc<RequestTrace>>,
-    /// `Some` if an [`EndNote`] reports successes: whether the responder has reported a failure.
-    noted_apart: Option<Arc<AtomicBool>>,
+    /// The outcome that was reported. Set if a [`DeferredReport`] reports successes, or if [`Responder::watch_note`] was called.
+    noted: Option<Arc<Noted>>,
     /// Whether it was scheduled again.
     has_run_before: bool,
     /// The device that it runs on, for the meter.
     pub(crate) device: u8,
     /// Set while the request may be scheduled again.
     pub(crate) again_by: Option<Box<Again>>,
-    // The order matters: the memory above is released before the client gets the last response, and the model may be
-    // unloaded after that.
+    // The order of the fields matters: the memory above is released before the client gets the last response, and the model may be unloaded only after that.
     reply: Reply,
     in_flight: Option<InFlight>,
 }
@@ -88,9 +90,9 @@ pub(crate) struct Parts {
 
 /// What a request needs to run again.
 pub(crate) struct Again {
-    /// Takes it back.
+    /// Takes the request back.
     pub whom: Box<TakeAgain>,
-    /// Set once inputs and responder were divided.
+    /// Set when inputs and responder are divided.
     pub rest: Option<Rest>,
 }
 
@@ -104,7 +106,7 @@ impl std::fmt::Debug for Again {
 }
 
 impl Responder {
-    /// Begins a request. It has no other before it: it is new, or was cleared.
+    /// Begins a request. The responder must be new or cleared.
     pub(crate) fn begin_request(&mut self, parts: Parts) {
         let Parts { id, rows, arrived, cancel, wanted, reply, in_flight, trace } = parts;
         (self.id, self.rows, self.arrived, self.cancel) = (id, rows, arrived, cancel);
@@ -112,7 +114,7 @@ impl Responder {
         (self.reply, self.in_flight, self.trace) = (reply, Some(in_flight), trace);
     }
 
-    /// Makes it like a new one. If its request was not answered, the client gets an error.
+    /// Resets the responder to the state of a new one. If its request was not answered, the client gets an error.
     pub(crate) fn clear(&mut self) {
         self.answer_if_dropped();
         let Responder {
@@ -120,6 +122,7 @@ impl Responder {
             rows,
             arrived,
             cancel,
+            early_end,
             wanted,
             added,
             again,
@@ -133,7 +136,7 @@ impl Responder {
             kept,
             clock,
             trace,
-            noted_apart,
+            noted,
             has_run_before,
             device,
             again_by,
@@ -142,23 +145,23 @@ impl Responder {
         } = self;
         *id = Name::default();
         (*rows, *arrived, *added, *device) = (0, 0, 0, 0);
-        *cancel = Cancel::new();
-        clear_list(wanted);
+        (*cancel, *early_end) = (Cancel::new(), None);
+        wanted.clear();
         made.clear();
         (*again, *states, *watched) = (Vec::new(), Vec::new(), Vec::new());
         (*is_divided, *has_sent, *has_run_before) = (false, false, false);
         (*staged, *kept, *clock, *trace) = (None, None, None, None);
-        (*noted_apart, *again_by) = (None, None);
+        (*noted, *again_by) = (None, None);
         *on_end = OnEnd::default();
         (*reply, *in_flight) = (Reply::closed(), None);
     }
 
-    /// The client's own name for the request; may be empty.
+    /// The id that the client gave the request. May be empty.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Rows in it: the batch dimension, 1 for models without one.
+    /// The number of rows: the size of the batch dimension, or 1 for models without one.
     pub fn rows(&self) -> u32 {
         self.rows
     }
@@ -168,39 +171,39 @@ impl Responder {
         self.arrived
     }
 
-    /// Whether the client went away. Worth asking between long steps.
-    pub fn is_cancelled(&self) -> bool {
-        self.cancel.is_cancelled()
-    }
-
-    /// The client's flag, for a runtime whose model asks while it works.
-    pub fn cancel(&self) -> &Cancel {
-        &self.cancel
-    }
-
-    /// Names of the outputs wanted.
+    /// Names of the wanted outputs.
     pub fn wanted(&self) -> impl Iterator<Item = &str> {
         self.wanted.iter().map(|wanted| wanted.name.as_str())
     }
 
+    /// The wanted outputs, each with its index in the configuration and its slot.
+    pub fn wanted_outputs(&self) -> &WantedOutputs {
+        &self.wanted
+    }
+
+    /// The index of the output of this name, for code whose interface identifies outputs by name. `None` if the output is not wanted.
+    pub fn output_index(&self, name: &str) -> Option<usize> {
+        self.wanted.find(name).map(|(index, _)| index)
+    }
+
     /// Whether the client wants this output.
-    pub fn wants(&self, name: &str) -> bool {
-        self.wanted.iter().any(|wanted| wanted.name == name)
+    pub fn wants(&self, output: impl OutputKey) -> bool {
+        output.position(&self.wanted).is_some()
     }
 
     /// Where this output would lie, for a runtime that can write it there itself.
-    pub fn output_place(&self, name: &str) -> OutputPlace {
-        let slot = self.output_slot(name);
-        let place = slot.map(Slot::place).or_else(|| self.reply.likely_place(name));
-        OutputPlace { place: place.unwrap_or_default(), capacity: slot.map(Slot::len) }
+    pub fn output_place(&self, output: impl OutputKey) -> OutputPlace {
+        let Some((_, Wanted { name, slot })) = self.wanted.find(output) else { return OutputPlace::default() };
+        let place = slot.as_ref().map(Slot::place).or_else(|| self.reply.likely_place(name));
+        OutputPlace { place: place.unwrap_or_default(), capacity: slot.as_ref().map(Slot::len) }
     }
 
     /// The memory that the client named for this output, for a runtime whose model writes it from another process.
-    pub fn output_slot(&self, name: &str) -> Option<&Slot> {
-        self.wanted.iter().find(|wanted| wanted.name == name).and_then(|wanted| wanted.slot.as_ref())
+    pub fn output_slot(&self, output: impl OutputKey) -> Option<&Slot> {
+        self.wanted.find(output)?.1.slot.as_ref()
     }
 
-    /// Data of inputs for instances of one host policy each.
+    /// Data of inputs. Each entry is for instances of one host policy.
     pub fn policy_data(&self) -> &[PolicyData] {
         self.reply.policy_data()
     }
@@ -210,7 +213,7 @@ impl Responder {
         self.trace.as_ref()
     }
 
-    /// The account that is charged for memory that the request leaves behind; `None` if there is none.
+    /// The account that is charged for memory that outlives the request. `None` if there is no account.
     pub fn account(&self) -> Option<PeerAccount> {
         self.reply.account()
     }
@@ -220,13 +223,12 @@ impl Responder {
         self.has_run_before
     }
 
-    /// The window of the request: a model that answers many times waits while it is full. `None` where each response is
-    /// taken at once.
+    /// The response window of the request. A model that answers many times waits while it is full. `None` if each response is taken at once.
     pub fn window(&self) -> Option<Arc<ResponseWindow>> {
         self.reply.window()
     }
 
-    /// Whether its responses are delivered through functions of other code, which may wait.
+    /// Whether the responses are delivered through callbacks of other code, which may block.
     pub fn may_wait(&self) -> bool {
         self.reply.may_wait()
     }
@@ -236,25 +238,26 @@ impl Responder {
         self.reply.offers_places()
     }
 
-    /// The memory that is offered for `size` bytes of such an output; `None` if it may lie anywhere.
-    pub fn offered(&mut self, name: &str, size: usize) -> Result<Option<Slot>, Status> {
-        self.offered_near(name, size, Place::Host)
+    /// The memory that the reply offers for `size` bytes of an output without a client's slot. `None` if the output may lie anywhere.
+    pub fn offered(&mut self, output: impl OutputKey, size: usize) -> Result<Option<Slot>, Status> {
+        self.offered_near(output, size, Place::Host)
     }
 
     /// The input memory of the model that reads this output next. `None` if it has none, or if the output must not lie there.
-    pub fn input_memory(&self, name: &str) -> Option<Arc<dyn InputMemory>> {
-        self.reply.input_memory(name)
+    pub fn input_memory(&self, output: impl OutputKey) -> Option<Arc<dyn InputMemory>> {
+        self.reply.input_memory(self.wanted.find(output)?.0)
     }
 
-    /// Adds an output that the server wants.
-    pub(crate) fn want(&mut self, name: &Name) {
-        self.wanted.push(Wanted { name: name.clone(), slot: None });
+    /// As [`crate::Job::want`].
+    pub(crate) fn want(&mut self, index: usize, name: &Name) {
+        self.wanted.push(index, Wanted { name: name.clone(), slot: None });
         self.added += 1;
     }
 
-    /// Whether this output may lie in memory that a process still writes to: another model gets it, or the server alone wants it.
-    pub fn takes_shared(&self, name: &str) -> bool {
-        self.reply.takes_shared() || self.wanted.iter().rev().take(self.added).any(|wanted| wanted.name == name)
+    /// Whether this output may lie in memory that a process still writes to. It may if another model gets it, or if only the server wants it.
+    pub fn takes_shared(&self, output: impl OutputKey) -> bool {
+        let is_added = |at: usize| at >= self.wanted.len() - self.added;
+        self.reply.takes_shared() || output.position(&self.wanted).is_some_and(is_added)
     }
 
     /// As [`crate::Job::on_end`].
@@ -273,65 +276,63 @@ impl Responder {
         self.states.push(state);
     }
 
-    /// Adds a parameter to the response that is being made.
+    /// Sets the parameters of the response that is being made.
     pub fn set_parameters(&mut self, parameters: Parameters) {
         self.made.parameters = parameters;
     }
 
-    /// From now on the caller reports a success to the meter, even after the end. `None` if this was called before.
-    pub fn note_apart(&mut self) -> Option<EndNote> {
-        let in_flight = self.in_flight.as_ref().filter(|_| self.noted_apart.is_none())?;
-        let is_noted = Arc::clone(self.noted_apart.insert(Arc::default()));
-        let version = Arc::clone(in_flight);
-        Some(EndNote { version, arrived: self.arrived, rows: self.rows, device: self.device, is_noted })
+    /// Leaves it to the caller to report a success to the meter, by the returned value. The caller may do so after the request has ended. `None` if
+    /// this was called before, or if the request has ended.
+    pub fn note_apart(&mut self) -> Option<DeferredReport> {
+        let version = Arc::clone(self.in_flight.as_ref()?);
+        let noted = self.noted.get_or_insert_default();
+        let noted = noted.set_apart().then(|| Arc::clone(noted))?;
+        Some(DeferredReport { version, arrived: self.arrived, rows: self.rows, device: self.device, noted })
     }
 
-    /// The outputs wanted, with their slots, for staging.
-    pub(crate) fn wanted_slots(&mut self) -> &mut [Wanted] {
+    /// The record of what is reported to the meter. It is kept only if [`Responder::note_apart`] is called.
+    pub fn watch_note(&mut self) -> Arc<Noted> {
+        Arc::clone(self.noted.get_or_insert_default())
+    }
+
+    /// The wanted outputs with their slots, for staging.
+    pub(crate) fn wanted_slots(&mut self) -> &mut WantedOutputs {
         &mut self.wanted
     }
 
-    /// As [`Responder::wanted_slots`], to read.
-    pub(crate) fn wanted_with_slots(&self) -> &[Wanted] {
-        &self.wanted
-    }
-
-    /// The name of an output as the request brought it. A copy of that allocates nothing.
-    fn name_of(&self, output: &str) -> Name {
-        let wanted = self.wanted.iter().find(|wanted| wanted.name == output);
-        wanted.map_or_else(|| output.into(), |wanted| wanted.name.clone())
-    }
-
-    /// Adds a filled output to the response that is being made. `slot` came from [`Responder::output`] or [`Responder::output_bytes`].
-    pub fn put(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, slot: Slot<Filled>) {
+    /// Adds a filled output to the response that is being made. `slot` came from [`Responder::output`] or [`Responder::output_bytes`]. An output that is
+    /// not wanted is dropped, here and in the functions below.
+    pub fn put(&mut self, output: impl OutputKey, datatype: DataType, shape: impl Into<Shape>, slot: Slot<Filled>) {
         let data = slot.into_buffer();
-        // Only the client's memory is writable by others. Private memory was made here and is sent in the response.
+        // Memory that others can write is the client's. Private memory was allocated here, and its bytes are sent in the response.
         let placed = data.access() == Access::Shared || !data.place().is_host();
-        let name = self.name_of(name);
-        self.made.outputs.push(Output { name, datatype, shape: shape.into(), data, placed });
+        self.put_as(output, datatype, shape.into(), data, placed);
     }
 
-    /// Adds an output that lies already in the memory that the client named.
-    pub fn put_placed(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, data: Buffer) {
-        let name = self.name_of(name);
-        self.made.outputs.push(Output { name, datatype, shape: shape.into(), data, placed: true });
+    /// Adds an output that already lies in the memory that the client named.
+    pub fn put_placed(&mut self, output: impl OutputKey, datatype: DataType, shape: impl Into<Shape>, data: Buffer) {
+        self.put_as(output, datatype, shape.into(), data, true);
     }
 
-    /// Adds an output that stays where the runtime made it and is sent in the response. For outputs without memory of the client.
-    pub fn put_buffer(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, data: Buffer) {
-        let name = self.name_of(name);
-        self.made.outputs.push(Output { name, datatype, shape: shape.into(), data, placed: false });
+    /// Adds an output that stays where the runtime made it and is sent in the response. This is for outputs for which the client named no memory.
+    pub fn put_buffer(&mut self, output: impl OutputKey, datatype: DataType, shape: impl Into<Shape>, data: Buffer) {
+        self.put_as(output, datatype, shape.into(), data, false);
     }
 
-    /// The times of an execution that begins now, of this request or of it and others. If its tensors were staged, the
-    /// execution began with that.
+    fn put_as(&mut self, output: impl OutputKey, datatype: DataType, shape: Shape, data: Buffer, placed: bool) {
+        let Some((index, wanted)) = self.wanted.find(output) else { return };
+        self.made.outputs.push(Output { index, name: wanted.name.clone(), datatype, shape, data, placed });
+    }
+
+    /// The times of an execution that begins now, of this request alone or of a batch. If tensors of the request were staged, the execution began
+    /// with the staging.
     pub fn begin(&self) -> Times {
         let now = Times::begin();
         Times { start: self.staged.as_ref().map_or(now.start, |staged| staged.since()), ..now }
     }
 
-    /// Prepares for a responder that is separate from these inputs. Several responses may follow, and the loss of the inputs' memory is checked until
-    /// the last.
+    /// Prepares for use without these inputs, which the runtime takes. Several responses may follow. Before outputs are sent, the responder checks
+    /// whether memory of the inputs was lost.
     pub(crate) fn divide_from(&mut self, inputs: &[Tensor]) {
         self.is_divided = true;
         let lendable = inputs.iter().filter(|input| input.data.access() == Access::Shared);
@@ -342,8 +343,8 @@ impl Responder {
         self.reply = way(std::mem::replace(&mut self.reply, Reply::closed()));
     }
 
-    /// Sends the outputs that were put so far. More responses follow. The caller must end the request with the Err: memory of the request was lost,
-    /// or an output could not be copied to its client's memory.
+    /// Sends the outputs that were put so far. More responses follow. Fails if memory of the request was lost, or if an output could not be copied to
+    /// its client's memory. The caller must then end the request with this error.
     pub fn send(&mut self) -> Result<(), Status> {
         self.check_memory()?;
         if let Some(staged) = &mut self.staged {
@@ -357,7 +358,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Sends an error in the place of outputs; more responses follow.
+    /// Sends an error instead of outputs. More responses follow.
     pub fn send_error(&mut self, error: Status) {
         self.made.outputs.clear();
         self.note_response(ResponseOutcome::Failed);
@@ -377,17 +378,17 @@ impl Responder {
 
     /// As [`Responder::finish`], with outputs that were kept from an earlier request.
     pub fn finish_from_cache(mut self, result: Result<(), Status>, mut times: Times) {
-        times.ends();
+        times.mark_end();
         self.finish_as(result, times, Outcome::FromCache);
     }
 
-    /// Whether [`Responder::reschedule`] may be called, for a runtime that tells its model so in advance.
+    /// Checks whether [`Responder::reschedule`] may be called, for a runtime whose model must know this in advance.
     pub fn check_reschedule(&self) -> Result<(), Status> {
         if self.again_by.is_some() { Ok(()) } else { Err(Status::invalid(NOT_ITERATIVE)) }
     }
 
     /// Returns the request, to run again as the next one of its sequence. The client keeps waiting. `inputs` are those that came with the request.
-    /// This works only while its instance runs, and only for a model with iterative sequences. Otherwise the request ends with an error that says so.
+    /// This works only while the instance runs the request, and only for a model with iterative sequences. Otherwise the request ends with an error.
     /// Outputs that were put and not sent are dropped.
     pub fn reschedule(mut self, inputs: Inputs, times: Times) {
         let again = self.again_by.take().and_then(|again| Some((again.whom, again.rest?)));
@@ -397,7 +398,8 @@ impl Responder {
         if let Err(lost) = check_memory(inputs.iter().map(|input| &input.data)).and(self.check_memory()) {
             return self.finish(Err(lost), times);
         }
-        if let Err(status) = self.on_end.call(Ended { outputs: None, states: std::mem::take(&mut self.states) }) {
+        let ended = self.ended(false);
+        if let Err(status) = self.on_end.call(ended) {
             return self.finish(Err(status), times);
         }
         self.made.clear();
@@ -410,18 +412,19 @@ impl Responder {
     }
 
     fn finish_as(&mut self, result: Result<(), Status>, mut times: Times, success: Outcome) {
-        // Lost memory explains any other error.
+        // If memory was lost, that is the cause of any other error.
         let mut result = self.check_memory().and(result);
         if let (Ok(()), Some(staged)) = (&result, &mut self.staged) {
             let delivered = staged.deliver(&mut self.made.outputs, false);
             if !matches!(delivered, Ok(false)) {
-                times.ends();
+                times.mark_end();
             }
             result = delivered.map(drop);
         }
         if result.is_ok() {
-            // Before the outcome is reported, because the request may fail here.
-            let ended = Ended { outputs: Some(&mut self.made.outputs), states: std::mem::take(&mut self.states) };
+            // The callback is called before the outcome is reported, because the request may fail here.
+            let states = std::mem::take(&mut self.states);
+            let ended = Ended { outputs: Some(&mut self.made.outputs), states, is_cut_short: false };
             result = self.on_end.call(ended);
         }
         let outcome = match &result {
@@ -450,7 +453,8 @@ impl Responder {
         if let Err(lost) = self.check_memory() {
             return self.finish(Err(lost), times);
         }
-        if let Err(status) = self.on_end.call(Ended { outputs: None, states: std::mem::take(&mut self.states) }) {
+        let ended = self.ended(false);
+        if let Err(status) = self.on_end.call(ended) {
             return self.finish(Err(status), times);
         }
         self.note(times, Outcome::Success);
@@ -478,23 +482,23 @@ impl Responder {
         self.close(Response::failed(error));
     }
 
-    /// The error that the client gets. If the request's time was over, that is the reason for any other error.
+    /// The error that the client gets. If the request has timed out, that is the cause of any other error.
     fn explained(&self, error: Status) -> Status {
         if self.cancel.has_timed_out() { Status::timed_out() } else { error }
     }
 
-    /// Ends a request that no queue took. As in Triton, no statistics count it.
-    pub fn turn_away(mut self, error: Status) {
+    /// Ends a request that was not queued. As in Triton, no statistics count it.
+    pub fn reject_unqueued(mut self, error: Status) {
         self.close_by(Response::failed(error), |reply, response| match response {
             Response::Failed { error, .. } => reply.refuse(error),
             other => reply.send(other),
         });
     }
 
-    /// Takes back the slots that were written, for the next response.
+    /// Makes the slots that were written available to the next response.
     fn restore_places(&mut self) {
         for (at, slot) in self.again.drain(..) {
-            if let Some(wanted) = self.wanted.get_mut(at) {
+            if let Some(wanted) = self.wanted.at_mut(at) {
                 wanted.slot = Some(slot);
             }
         }
@@ -504,11 +508,11 @@ impl Responder {
         if let Some(trace) = &self.trace {
             traced::ran(trace, &times, outcome);
         }
-        match &self.noted_apart {
-            Some(_) if outcome == Outcome::Success => return,
-            // An `EndNote` may have reported the success before.
-            Some(is_noted) if is_noted.swap(true, Ordering::AcqRel) => return,
-            _ => {}
+        if let Some(noted) = self.noted.as_ref().filter(|noted| noted.is_apart())
+            // A `DeferredReport` reports the success, and may have done so before this failure.
+            && (outcome == Outcome::Success || !noted.is_first(outcome))
+        {
+            return;
         }
         if let Some(in_flight) = &self.in_flight {
             let Responder { arrived, rows, device, .. } = *self;
@@ -543,9 +547,11 @@ impl Responder {
     fn close_by(&mut self, response: Response, send: fn(&mut Reply, Response)) {
         // If the request succeeded, the callback was called before its outcome was noted. Here it has failed, so an
         // error of the callback changes nothing.
-        let _ = self.on_end.call(Ended { outputs: None, states: std::mem::take(&mut self.states) });
-        // Released before the answer is sent, because a client may unregister its regions as soon as it has the answer.
-        self.wanted = WantedOutputs::new();
+        let is_cut_short = matches!(response, Response::Failed { .. }) && self.is_stopped();
+        let ended = self.ended(is_cut_short);
+        let _ = self.on_end.call(ended);
+        // The memory is released before the answer is sent, because a client may unregister its regions as soon as it has the answer.
+        self.wanted = WantedOutputs::default();
         self.made.clear();
         (self.again, self.watched) = (Vec::new(), Vec::new());
         (self.staged, self.kept) = (None, None);
@@ -558,14 +564,14 @@ impl Responder {
         }
     }
 
-    /// Answers a request that nobody will answer any more.
+    /// Answers with an error if the request was not answered.
     fn answer_if_dropped(&mut self) {
         if self.in_flight.is_some() {
             self.close(Response::failed(self.explained(Reply::lost())));
         }
     }
 
-    /// A request that touched memory which changed under it has no result, whatever the model computed.
+    /// Fails if memory of the request was lost. Whatever the model computed is not valid then.
     fn check_memory(&self) -> Result<(), Status> {
         check_memory(self.watched.iter().chain(self.made.outputs.iter().map(|output| &output.data)))
     }
@@ -577,7 +583,7 @@ impl Drop for Responder {
     }
 }
 
-/// Err if something happened to the memory under any of these.
+/// Fails if the memory of any of these buffers was lost.
 pub(crate) fn check_memory<'b>(mut buffers: impl Iterator<Item = &'b Buffer>) -> Result<(), Status> {
     match buffers.find_map(Buffer::fault) {
         Some(fault) => Err(Status::invalid(fault)),

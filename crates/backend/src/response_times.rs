@@ -1,7 +1,7 @@
 //! How long did one response of a request take, and how did it end?
 //!
-//! Triton's statistics of decoupled models, `response_stats`, are sums of these. A compiled backend reports the times
-//! itself. For other models they are taken where responses are sent ([`crate::Responder::count_responses`]).
+//! Triton's statistics of decoupled models, `response_stats`, are sums of these. A compiled backend reports the times itself. For other models the server takes
+//! them when it sends a response ([`crate::Responder::count_responses`]).
 
 use nerite_request::Status;
 
@@ -12,20 +12,20 @@ pub enum ResponseOutcome {
     Success,
     /// With an error.
     Failed,
-    /// Without outputs: the model says that nothing follows.
+    /// Without outputs, because the model only reports that nothing follows.
     Empty,
     /// It was not sent, because the client had gone.
     Cancelled,
 }
 
-/// The moments of a response, in ns of one clock.
+/// The points in time of a response, in ns of one clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResponseTimes {
-    /// The model began to work for it.
+    /// When the model began to work for it.
     pub start: u64,
-    /// The model's own work was done. `None` if there were no outputs.
+    /// When the model's own work was done. `None` if there were no outputs.
     pub output_start: Option<u64>,
-    /// The response was ready.
+    /// When the response was ready.
     pub end: u64,
 }
 
@@ -34,16 +34,16 @@ pub struct ResponseTimes {
 pub struct ResponseDurations {
     /// How it ended.
     pub outcome: ResponseOutcome,
-    /// From its start to its outputs. `None` if that does not count.
+    /// The time from its start to its outputs. `None` if statistics do not count it.
     pub infer_ns: Option<u64>,
-    /// From its outputs to its end. `None` if that does not count.
+    /// The time from its outputs to its end. `None` if statistics do not count it.
     pub output_ns: Option<u64>,
-    /// From its start to its end.
+    /// The time from its start to its end.
     pub total_ns: u64,
 }
 
 impl ResponseTimes {
-    /// The durations that count, as in Triton 2.51. If the moments are not in order, the error has Triton's text.
+    /// The durations that statistics count, as in Triton 2.51. If the times are not in order, the error has Triton's text.
     pub fn durations(&self, outcome: ResponseOutcome) -> Result<ResponseDurations, Status> {
         let ResponseTimes { start, output_start, end } = *self;
         let between = |from: u64, to: u64, text: &str| to.checked_sub(from).ok_or_else(|| Status::invalid(text));
@@ -66,7 +66,7 @@ impl ResponseTimes {
     }
 }
 
-/// The clock of a request's responses: each begins where the one before it ended.
+/// Measures the responses of a request. Each response begins when the one before it ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResponseClock {
     index: u64,
@@ -75,22 +75,22 @@ pub(crate) struct ResponseClock {
 }
 
 impl ResponseClock {
-    /// The first response begins at `start`.
+    /// A clock whose first response begins at `start`.
     pub(crate) fn starting(start: u64) -> ResponseClock {
         ResponseClock { index: 0, start, output_start: None }
     }
 
-    /// The next response begins at `start`, because the request runs again.
+    /// Lets the next response begin at `start`, because the request runs again.
     pub(crate) fn starts_again(&mut self, start: u64) {
         (self.start, self.output_start) = (start, None);
     }
 
-    /// The model's own work for this response was done at `now`.
+    /// Notes that the model's own work for this response was done at `now`.
     pub(crate) fn output_starts(&mut self, now: u64) {
         self.output_start = Some(now);
     }
 
-    /// This response ended at `now`. Returns its position in the request, and its moments.
+    /// This response ended at `now`. Returns its position in the request, and its times.
     pub(crate) fn ends(&mut self, now: u64) -> (u64, ResponseTimes) {
         let start = self.start.min(now);
         let output_start = self.output_start.map(|since| since.clamp(start, now));
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(found.map_err(|status| status.message), expect.map_err(str::to_owned));
     }
 
-    /// The cases of Triton's `InferenceStatsAggregator`. 0 stands for no start of outputs.
+    /// The cases of Triton's `InferenceStatsAggregator`. The times are start, start of outputs and end. A 0 means that there was no start of outputs.
     #[test]
     fn each_outcome_counts_its_own_durations() {
         use ResponseOutcome::{Cancelled, Empty, Failed, Success};

@@ -1,4 +1,4 @@
-//! What does a runtime look like from outside?
+//! Which interfaces do runtimes, models and instances implement?
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -14,9 +14,9 @@ use nerite_request::report::MemoryUsage;
 use nerite_request::{InputMemory, Status};
 use smallvec::SmallVec;
 
-use crate::{BatchStrategy, CustomMetrics, DeviceAccess, Job, Meter, ModelFiles, Models, Readiness};
+use crate::{BatchStrategy, CustomMetrics, DeviceAccess, ImportedFiles, Job, Meter, ModelFiles, Models, Readiness};
 
-/// A way to run models: ONNX Runtime, the embedded engine, identity. Named in `config.pbtxt` as `backend`.
+/// A way to run models: ONNX Runtime, the embedded engine, identity. A `config.pbtxt` names it as `backend`.
 pub trait Runtime: Send + Sync {
     /// The name in `config.pbtxt`.
     fn name(&self) -> &str;
@@ -24,37 +24,45 @@ pub trait Runtime: Send + Sync {
     /// The library that does the work and its version, for the log and for `nerite doctor`.
     fn engine(&self) -> String;
 
-    /// The instance groups that it prefers, the best first. They apply to settings that the model's author left out. Called before
+    /// The instance groups that the runtime prefers, the best one first. They apply to settings that the model's author left out. This is called before
     /// [`Runtime::complete`].
     fn preferred_groups(&self, _context: &LoadContext) -> Result<Vec<ModelInstanceGroup>, Status> {
         Ok(Vec::new())
     }
 
-    /// Completes a configuration from the model's own files, as Triton's auto-complete does. Its instance groups are complete. The default completes nothing.
+    /// Completes a configuration from the model's own files, as Triton's auto-complete does. The instance groups of the configuration are complete
+    /// already. The default completes nothing.
     fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
         Ok((*context.config).clone())
     }
 
-    /// Frees memory that lay unused through `rounds_max` calls of this function. It is called at intervals.
+    /// Frees memory that was not used during the last `rounds_max` calls of this function. It is called at intervals.
     fn trim(&self, _rounds_max: u32) {}
 
-    /// Whether it makes instances on GPUs. The error says what is missing and the cure, as part of the sentence `…, but {this}, or use KIND_CPU`.
+    /// Whether it makes instances on GPUs. The error says what is missing and what to do, as part of the sentence `…, but {this}, or use KIND_CPU`.
     fn offers_gpus(&self) -> Result<(), String> {
         Err(format!("backend '{}' ({}) computes on the host", self.name(), self.engine()))
     }
 
-    /// How a request to this model may end the process it runs in, as a clause; `None` if no way is known. The
-    /// configuration is complete.
+    /// Whether a load leaves the model's files as they are. Code of the model's author may change permissions and links of the files in each load,
+    /// and with them the change times (`ctime`). If the contents of files change during a load, the load is always repeated. If only these other
+    /// values change, it is repeated only if this returns `true`.
+    fn leaves_files_unchanged(&self) -> bool {
+        false
+    }
+
+    /// How a request to this model may end the process that the model runs in, as a clause; `None` if no way is known. The configuration is complete.
     fn danger(&self, _context: &LoadContext) -> Result<Option<String>, Status> {
         Ok(None)
     }
 
-    /// Whether a model fits the other models that it asks. Those are loaded. Called before any version is loaded.
+    /// Checks whether a model fits the other models that it sends requests to. These are loaded already. This is called before any version of the model is
+    /// loaded.
     fn check_models(&self, _config: &ModelConfig, _models: &Models) -> Result<(), Status> {
         Ok(())
     }
 
-    /// Called if a version whose configuration was completed is not loaded. The runtime drops what it kept for the version.
+    /// Called if the configuration of a version was completed, but the version is not loaded. The runtime drops what it kept for this version.
     fn give_up(&self, _context: &LoadContext) {}
 
     /// Reads one version of a model, checks it against its configuration and makes it ready for instances.
@@ -62,17 +70,17 @@ pub trait Runtime: Send + Sync {
 }
 
 /// Finds code in a model's own directory.
-pub trait BroughtAlong: Send + Sync {
-    /// The runtime that the model brings along, if there is one.
+pub trait ModelSuppliedRuntime: Send + Sync {
+    /// The runtime in the model's directory, if there is one.
     fn find(&self, config: &ModelConfig, model_dir: &Path, version_dir: &Path) -> Option<Arc<dyn Runtime>>;
 
-    /// The library that decides, in addition to the configuration, which requests of this model share a batch. It is where the configuration says, in
-    /// the model's directory, or in that of its backend.
+    /// The library that decides, in addition to the configuration, which requests of this model share a batch. The configuration may name its path.
+    /// Otherwise it is looked for in the directories of the version, of the model and of the backend, in this order.
     fn strategy_library(&self, _context: &LoadContext) -> Result<Option<PathBuf>, Status> {
         Ok(None)
     }
 
-    /// The batching strategy of such a library for this model; `None` if it has none.
+    /// The batching strategy of such a library for this model. `None` if it has none.
     fn strategy(
         &self,
         _library: &Path,
@@ -82,9 +90,12 @@ pub trait BroughtAlong: Send + Sync {
         Ok(None)
     }
 
-    /// Gives such runtimes the registry for metrics that they count themselves.
+    /// Sets the registry for the custom metrics of such runtimes.
     fn count_in(&self, _metrics: &Arc<CustomMetrics>) {}
 }
+
+/// The settings of `--host-policy`, by the names of the policies.
+pub type HostPolicySettings = BTreeMap<String, BTreeMap<String, String>>;
 
 /// The directory of a model and the settings of its author.
 #[derive(Clone, Debug)]
@@ -97,30 +108,31 @@ pub struct LoadContext {
     pub model_dir: PathBuf,
     /// The version's directory: the model's files.
     pub version_dir: PathBuf,
-    /// The configuration, normalised.
+    /// The normalised configuration.
     pub config: Arc<ModelConfig>,
     /// The settings of `--backend-config` for this backend and for all (`default-max-batch-size` …).
     pub settings: BTreeMap<String, String>,
-    /// Processor cores this process may use.
+    /// The operator's settings of each host policy, by the policy's name.
+    pub host_policies: HostPolicySettings,
+    /// Processor cores that this process may use.
     pub cores: usize,
     /// Instances of this model that will run side by side.
     pub instances: usize,
-    /// The models of this server, for a model that asks others.
+    /// The models of this server, for a model that makes nested requests.
     pub models: Models,
-    /// The files that the load looked at.
+    /// The files that the load has examined.
     pub files: ModelFiles,
 }
 
-/// What bounds how long one run keeps the thread that calls [`Instance::begin`]. It is asked once, when the model is
-/// loaded.
+/// What bounds how long one run occupies the thread that calls [`Instance::begin`]. The server reads it once, when the model is loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CostBound {
     /// The shapes and bytes of the inputs, and which outputs are wanted. Whatever values a client sends, a run takes about as long
     /// as an earlier one of the same sizes.
     InputSizes,
-    /// The patience of the caller: another thread or process does the work, and a caller whose patience ends leaves the rest to another thread.
-    Patience,
-    /// Nothing that is known before the run.
+    /// The timeout of the call. Another thread or process does the work. After the timeout, the caller leaves the rest to another thread.
+    Timeout,
+    /// No bound is known before the run.
     #[default]
     Unknown,
 }
@@ -140,7 +152,17 @@ pub trait Model: Any + Send + Sync {
         Vec::new()
     }
 
-    /// Whether its instances themselves choose the data that a request has for their host policy ([`nerite_request::PolicyData`]).
+    /// How often processes of the model's instances were restarted after they died. 0 if the model runs in no process of its own.
+    fn restarts(&self) -> u64 {
+        0
+    }
+
+    /// The files outside the model's directory that its instances imported, as far as they are known.
+    fn imported_files(&self) -> ImportedFiles {
+        ImportedFiles::default()
+    }
+
+    /// Whether the instances choose by themselves the data that a request has for their host policy ([`nerite_request::PolicyData`]).
     fn reads_policy_data(&self) -> bool {
         false
     }
@@ -158,13 +180,13 @@ pub struct InstanceSpec {
     pub name: String,
     /// Its position among all instances of the model, from 0.
     pub index: usize,
-    /// The device it computes on; `None` for the host.
+    /// The device that it computes on. `None` for the host.
     pub device: Option<u32>,
 }
 
 impl InstanceSpec {
-    /// The instances that a normalised configuration asks for: `{group}_{i}` for each of each group, on each of the group's
-    /// GPUs, in Triton's order. Passive instances never run, so none is made.
+    /// The instances of a normalised configuration, in Triton's order: `{group}_{i}` for each instance of each group, on each of the group's GPUs.
+    /// Passive instances never run, so none is made.
     pub fn all(config: &ModelConfig) -> Vec<InstanceSpec> {
         let mut specs: Vec<InstanceSpec> = Vec::new();
         for group in config.instance_group.iter().filter(|group| !group.passive) {
@@ -186,35 +208,45 @@ impl InstanceSpec {
 /// A descriptor that an instance waits for.
 pub type Awaited = Arc<dyn AsFd + Send + Sync>;
 
-/// One concurrent execution of a model. Called by one thread at a time, not always the same.
+/// One concurrent execution of a model. It is called by one thread at a time, but not always by the same thread.
 pub trait Instance: Send {
     /// Answers every job of the batch, now or later.
     fn run(&mut self, batch: Batch);
 
-    /// As [`Instance::run`], on a thread that has other work. An instance that waits, for example for another process, waits at most `patience`. It
-    /// returns `false` if there is no answer by then. Another thread then calls [`Instance::finish`].
-    fn begin(&mut self, batch: Batch, _patience: Duration) -> bool {
+    /// As [`Instance::run`], on a thread that has other work. An instance that waits, for example for another process, waits at most `timeout`. It
+    /// returns `false` if there is no answer after this time. Another thread then calls [`Instance::finish`].
+    fn begin(&mut self, batch: Batch, _timeout: Duration) -> bool {
         self.run(batch);
         true
     }
 
-    /// Waits for the work that [`Instance::begin`] left.
+    /// Waits for the work that [`Instance::begin`] has left.
     fn finish(&mut self) {}
 
-    /// A descriptor that becomes readable when the work that [`Instance::begin`] left can be done; `None` if only a thread can wait for that.
+    /// A descriptor that becomes readable when the work that [`Instance::begin`] has left can be done. `None` if only a thread can wait for that.
     fn awaited(&self) -> Option<Awaited> {
         None
     }
 
-    /// As [`Instance::finish`], but does not wait: returns `false` if the answer is not there, or needs a thread that
-    /// may wait.
+    /// As [`Instance::finish`], but does not wait: returns `false` if the answer has not arrived, or if it needs a thread that may wait.
     fn go_on(&mut self) -> bool {
         false
     }
 
-    /// Reports whether it can take a request; `None` for an instance that always can.
+    /// Describes the requests that the instance keeps after their run, for the log: each request, and since when it is kept. Called while the instance does
+    /// not run.
+    fn kept_requests(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Reports whether the instance can take a request. `None` for an instance that always can.
     fn readiness(&self) -> Option<Arc<dyn Readiness>> {
         None
+    }
+
+    /// As [`Readiness::is_down`]. It is called while the instance does not run.
+    fn is_down(&self) -> bool {
+        false
     }
 
     /// The input memory of the process that its model runs in. `None` if the model runs in this process, or if its process
@@ -224,14 +256,14 @@ pub trait Instance: Send {
     }
 }
 
-/// Jobs in the order they came. Usually there is one, which needs no allocation.
+/// Jobs in the order of their arrival. A single job, which is the usual case, needs no allocation.
 pub type Jobs = SmallVec<[Job; 1]>;
 
 /// Jobs that run together.
 pub struct Batch {
-    /// The jobs, in the order they came.
+    /// The jobs, in the order of their arrival.
     pub jobs: Jobs,
-    /// Where the times of the execution are reported.
+    /// The meter to which the times of the execution are reported.
     pub meter: Arc<dyn Meter>,
 }
 

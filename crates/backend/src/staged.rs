@@ -4,9 +4,8 @@
 //!   client's region on a device ──► staging (page-locked) ──► runtime on the host ──► staging ──► client's region on a device
 //!                                cross_device, counted                            cross_device, counted
 //! ```
-//! This is done here for all runtimes. Those that compute on the host see only memory of this host. A runtime that
-//! computes on a device gets that device's memory as it is ([`DeviceAccess`]), and all other memory in the same way as
-//! the others.
+//! Staging is done here for all runtimes. A runtime that computes on the host sees only memory of this host. A runtime that computes on a device gets
+//! that device's memory as it is ([`DeviceAccess`]), and all other memory staged on the host.
 
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use nerite_memory::{Buffer, Extent, Reason, Staging};
 use crate::staged_tensors::StagingPlan;
 use crate::{Adapted, Batch, BatchAdapter, DeviceAccess, Instance, Job, Jobs, Times};
 
-/// Stages the memory of devices that an [`Instance`] does not take.
+/// Stages tensors in memory of devices that an [`Instance`] does not use directly.
 pub struct Staged {
     plan: StagingPlan,
 }
@@ -48,8 +47,9 @@ impl BatchAdapter for Staged {
     }
 }
 
-/// Copies inputs of jobs that run together into one piece of memory in the order of the jobs. A runtime that joins their rows finds them joined. An
-/// input, which is known by its index, is left out if some jobs need no copy of it, or if it cannot be copied. Then each job is staged alone, and an error concerns only that job.
+/// Copies each input of jobs that run together into one piece of memory, in the order of the jobs. A runtime that joins their rows finds them joined
+/// already. The copies of an input are returned with its index. An input is left out if some job needs no copy of it, or if it cannot be copied. Each
+/// job then stages this input by itself, and an error concerns only that job.
 fn side_by_side(jobs: &[Job], StagingPlan { staging, access }: &StagingPlan) -> Vec<(usize, Vec<Buffer>)> {
     let [first, _, ..] = jobs else { return Vec::new() };
     let parts_of = |index: usize| {
@@ -65,7 +65,7 @@ fn side_by_side(jobs: &[Job], StagingPlan { staging, access }: &StagingPlan) -> 
 
 fn plan(parts: &[Buffer], staging: &dyn Staging) -> Option<Vec<Buffer>> {
     let mut slot = staging.slot(parts.iter().map(Buffer::len).sum()).ok()?;
-    // Tensors that lie end to end on the device are copied at once.
+    // Tensors that lie end to end on the device are copied with one call.
     let joined = Buffer::joined(&parts.iter().collect::<Vec<_>>()).map(|whole| vec![whole]);
     let mut at = 0;
     for part in joined.as_deref().unwrap_or(parts) {

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use nerite_memory::{Buffer, Reason, Slot, Staging};
-use nerite_request::{Inputs, Output, Status, Wanted};
-use nerite_tensor::{Name, Tensor};
+use nerite_request::{Inputs, Output, Status, Wanted, WantedOutputs};
+use nerite_tensor::Tensor;
 
 use crate::DeviceAccess;
 use crate::output_place::too_small;
 
-/// What is staged, and through which memory.
+/// Which tensors are staged, and through which memory.
 #[derive(Clone)]
 pub(crate) struct StagingPlan {
     pub staging: Arc<dyn Staging>,
@@ -18,12 +18,13 @@ pub(crate) struct StagingPlan {
 
 /// The parts of a request that were replaced while its runtime sees only memory of the host.
 pub(crate) struct StagedTensors {
-    /// When copying began, in ns of [`crate::now_ns`]. It is part of making the inputs ready, not of the queue.
+    /// When copying began, in ns of [`crate::now_ns`]. Statistics count the copying as part of making the inputs ready, not as time in the queue.
     since: u64,
     staging: Arc<dyn Staging>,
-    /// Not read again. The client's regions count as used until its request has been answered.
+    /// The client's own inputs. They are not read again. They are kept so that the client's regions count as used until its request has been answered.
     _inputs: Vec<Buffer>,
-    outputs: Vec<(Name, Slot)>,
+    /// The clients' slots on devices, each with the index of its output.
+    outputs: Vec<(usize, Slot)>,
 }
 
 impl StagedTensors {
@@ -33,10 +34,11 @@ impl StagedTensors {
         inputs.iter().any(|input| !access.takes(input)) || wanted.iter().any(beyond)
     }
 
-    /// Copies inputs to the host, except for those that are in `brought` already, with their indices, and sets the slots of outputs aside.
+    /// Replaces inputs by copies on the host, and sets the slots of outputs aside. `brought` has the copies that were made before, each with the
+    /// index of its input.
     pub(crate) fn take(
         inputs: &mut Inputs,
-        wanted: &mut [Wanted],
+        wanted: &mut WantedOutputs,
         since: u64,
         StagingPlan { staging, access }: &StagingPlan,
         brought: Vec<(usize, &Buffer)>,
@@ -53,9 +55,9 @@ impl StagedTensors {
             };
             put_aside.push(std::mem::replace(&mut input.data, home));
         }
-        for wanted in wanted {
+        for (index, wanted) in wanted.indexed_mut() {
             if let Some(slot) = wanted.slot.take_if(|slot| !access.writes(&wanted.name, slot)) {
-                outputs.push((wanted.name.clone(), slot));
+                outputs.push((index, slot));
             }
         }
         Ok(StagedTensors { since, staging: Arc::clone(staging), _inputs: put_aside, outputs })
@@ -66,9 +68,9 @@ impl StagedTensors {
         self.since
     }
 
-    /// Bytes that the client left for this output on a device.
-    pub(crate) fn capacity(&self, output: &str) -> Option<usize> {
-        self.outputs.iter().find(|(name, _)| name == output).map(|(_, slot)| slot.len())
+    /// The size of the memory that the client named for this output on a device.
+    pub(crate) fn capacity(&self, output: usize) -> Option<usize> {
+        self.outputs.iter().find(|(index, _)| *index == output).map(|(_, slot)| slot.len())
     }
 
     /// Memory of the host for an output that will go to a device.
@@ -76,20 +78,20 @@ impl StagedTensors {
         self.staging.slot(size).map_err(|full| Status::unavailable(full.to_string()))
     }
 
-    /// Copies each output to the memory that its client named, and keeps its slot if `more` responses follow. Returns whether there was any output.
+    /// Copies each output to the memory that its client named, and keeps its slot if `more` responses follow. Returns whether any slot was set aside.
     pub(crate) fn deliver(&mut self, made: &mut [Output], more: bool) -> Result<bool, Status> {
         let any = !self.outputs.is_empty();
-        for (name, mut slot) in std::mem::take(&mut self.outputs) {
+        for (index, mut slot) in std::mem::take(&mut self.outputs) {
             if more {
-                self.outputs.extend(slot.again().map(|again| (name.clone(), again)));
+                self.outputs.extend(slot.again().map(|again| (index, again)));
             }
-            let Some(output) = made.iter_mut().find(|output| output.name == name) else { continue };
+            let Some(output) = made.iter_mut().find(|output| output.index == index) else { continue };
             if slot.len() < output.data.len() {
-                return Err(too_small(&name, slot.len(), output.data.len()));
+                return Err(too_small(&output.name, slot.len(), output.data.len()));
             }
             slot.truncate(output.data.len());
             slot.fill_from(0, &output.data, Reason::CrossDevice)
-                .map_err(|error| Status::internal(format!("output '{name}': {error}")))?;
+                .map_err(|error| Status::internal(format!("output '{}': {error}", output.name)))?;
             output.data = slot.filled().into_buffer();
             output.placed = true;
         }

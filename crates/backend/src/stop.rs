@@ -1,4 +1,4 @@
-//! How is a run ended early if no client waits for it any more?
+//! How is a run ended early when no client waits for it any more?
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -8,23 +8,29 @@ use nerite_request::Cancel;
 
 type Stop = Box<dyn FnOnce() + Send>;
 
+/// Decides when the server ends a request whose client has gone, if the request may run on for some time. It lives as long as the request.
+pub trait EarlyEnd: std::fmt::Debug + Send + Sync {
+    /// The flag that is set when the server ends the request.
+    fn stop(&self) -> &Cancel;
+}
+
 /// Ends a run whose clients have all gone. After the guard is dropped, the run is not stopped any more.
 pub struct StopGuard(Option<Arc<Watch>>);
 
 struct Watch {
-    /// Requests whose clients are still there.
+    /// The number of requests that were not cancelled.
     left: AtomicUsize,
     stop: Mutex<Option<Stop>>,
     is_stopped: AtomicBool,
 }
 
 impl StopGuard {
-    /// The guard of a run that ends sooner than it could be stopped.
+    /// The guard of a run that is too short to be stopped.
     pub(crate) fn none() -> StopGuard {
         StopGuard(None)
     }
 
-    /// Calls `stop`, once, when the last of these is cancelled.
+    /// Calls `stop` once, when all of these are cancelled.
     pub(crate) fn over<'c>(cancels: impl ExactSizeIterator<Item = &'c Cancel>, stop: Stop) -> StopGuard {
         let left = AtomicUsize::new(cancels.len());
         let watch = Arc::new(Watch { left, stop: Mutex::new(Some(stop)), is_stopped: AtomicBool::new(false) });
@@ -37,26 +43,26 @@ impl StopGuard {
         StopGuard(Some(watch))
     }
 
-    /// Whether the run was told to end.
+    /// Whether the run was told to end early.
     pub fn is_stopped(&self) -> bool {
         self.0.as_ref().is_some_and(|watch| watch.is_stopped.load(Ordering::Acquire))
     }
 
-    /// Ends the watch when the run is over. Returns whether the run was told to end. After this it is not.
-    pub fn end(self) -> bool {
-        self.forget();
-        self.is_stopped()
-    }
-
-    fn forget(&self) {
-        // A call that is under way holds the lock.
-        drop(self.0.as_ref().map(|watch| watch.lock().take()));
+    /// Ends the watch when the run is over. `stop` is not called after this. Returns whether it was called before.
+    pub fn end(mut self) -> bool {
+        // The watch is taken out of the guard, so that dropping the guard does not lock it again.
+        self.0.take().is_some_and(|watch| {
+            watch.forget();
+            watch.is_stopped.load(Ordering::Acquire)
+        })
     }
 }
 
 impl Drop for StopGuard {
     fn drop(&mut self) {
-        self.forget();
+        if let Some(watch) = self.0.take() {
+            watch.forget();
+        }
     }
 }
 
@@ -70,6 +76,11 @@ impl Watch {
             self.is_stopped.store(true, Ordering::Release);
             stop();
         }
+    }
+
+    /// Prevents later calls of `stop`. Waits for a call that is under way, because that call holds the lock.
+    fn forget(&self) {
+        drop(self.lock().take());
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Stop>> {

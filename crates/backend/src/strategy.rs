@@ -9,25 +9,24 @@ use crate::Job;
 
 /// Code of a model's author that takes part in forming batches: Triton's custom batching.
 ///
-/// It is called for each batch in the order in which the batches form. The threads that run the model call it, one call
-/// at a time. It may take long: meanwhile the model's queue takes requests, and rejects those that have waited too
-/// long.
+/// It is called for each batch in the order in which the batches form. The threads that run the model call it, one call at a time. A call may take
+/// long. Meanwhile the model's queue still takes requests, and rejects those that have waited too long.
 pub trait BatchStrategy: Send {
-    /// A batch begins to form. Its first request is in it in any case. If an earlier batch did not end, it was dropped, or it ends now.
+    /// A batch begins to form. `first` always belongs to it. If [`BatchStrategy::ends`] was not called for the batch before it, that batch has ended
+    /// too.
     fn begins(&mut self, first: &WaitingRequest);
 
     /// Whether the next request may join the batch. `false` closes the batch.
     fn may_join(&mut self, next: &WaitingRequest) -> bool;
 
-    /// The batch is complete, or its requests have gone.
+    /// The batch is complete, or none of its requests is left.
     fn ends(&mut self);
 }
 
-/// What a strategy may read of a waiting request. The request itself may end meanwhile. The memory of its inputs is
-/// kept as long as this.
+/// What a strategy may read of a waiting request. The request itself may end meanwhile. The memory of its inputs is kept until this value is dropped.
 #[derive(Clone, Debug)]
 pub struct WaitingRequest {
-    /// The client's name for it; may be empty.
+    /// The id that the client gave the request. May be empty.
     pub id: Name,
     /// Its inputs, in the order of the model's configuration.
     pub inputs: Inputs,
@@ -35,11 +34,11 @@ pub struct WaitingRequest {
     pub wanted: Vec<Name>,
     /// Parameters that the client gave for the model.
     pub parameters: Arc<Parameters>,
-    /// The sequence it belongs to.
+    /// The sequence that it belongs to.
     pub sequence: Sequence,
     /// Longest time in the queue in µs, 0 for the model's default.
     pub timeout_us: u64,
-    /// The flag of its client.
+    /// The cancellation flag of its client.
     pub cancel: Cancel,
 }
 

@@ -7,7 +7,7 @@ use nerite_tensor::Tensor;
 
 use crate::{InFlight, Outcome, Times, now_ns};
 
-/// The request was admitted at `arrived`, and enters the queue.
+/// Notes that the request was admitted at `arrived`, and that it enters the queue now.
 pub(crate) fn begin(trace: &RequestTrace, in_flight: &InFlight, id: &Name, arrived: u64, inputs: &[Tensor]) {
     trace.note_begin(in_flight.name(), in_flight.version(), id);
     trace.note("REQUEST_START", arrived);
@@ -17,15 +17,14 @@ pub(crate) fn begin(trace: &RequestTrace, in_flight: &InFlight, id: &Name, arriv
     }
 }
 
-/// A response with these outputs was made.
+/// Notes the outputs of a response.
 pub(crate) fn outputs(trace: &RequestTrace, outputs: &[Output]) {
     for Output { name, datatype, shape, data, .. } in outputs {
         trace.note_tensor("TENSOR_BACKEND_OUTPUT", name, *datatype, shape, data);
     }
 }
 
-/// The execution that the request was part of. Responses from the cache, and those that other models compute, have
-/// none.
+/// Notes the execution that the request was part of. A response from the cache, or one that other models compute, has no execution.
 pub(crate) fn ran(trace: &RequestTrace, times: &Times, outcome: Outcome) {
     let has_run = match outcome {
         Outcome::Success | Outcome::Failed | Outcome::Cancelled => times.end > times.start,
@@ -40,7 +39,7 @@ pub(crate) fn ran(trace: &RequestTrace, times: &Times, outcome: Outcome) {
     trace.note("COMPUTE_END", times.end);
 }
 
-/// Nothing more is sent for it.
+/// Notes the end of the request. No response follows.
 pub(crate) fn end(trace: &RequestTrace) {
     trace.note("REQUEST_END", now_ns());
 }

@@ -1,6 +1,6 @@
-//! Does an instance on a device get that device's memory as it is, and other devices' memory on the host? And are the rows of a batch joined there?
+//! Does an instance use memory of its device in place and other devices' memory through the host, and are rows joined on the device?
 //!
-//! Uses the stand-in driver, which is no CUDA. Nothing computes there, so the runtime only moves bytes.
+//! The tests use a stand-in for the CUDA driver. It cannot compute, so the runtime only copies bytes.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../cuda/tests/stand_in/compile.rs"]
@@ -14,10 +14,10 @@ use nerite_backend::{
 };
 use nerite_cuda::{DeviceMemory, Driver, PinnedPool};
 use nerite_memory::{Buffer, Extent, HeapStaging, Place, Reason, Slot, Staging, copied_bytes};
-use nerite_request::{AdmittedRequest, Cancel, InferResponse, Parameters, Recycled, Reply, Sequence, Status, Wanted};
+use nerite_request::{AdmittedRequest, InferResponse, Recycled, Reply, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
-/// Copies are counted for the process, so one test at a time.
+/// Held by each test, because copies are counted for the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -26,8 +26,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 type Runs = Arc<Mutex<Vec<(Place, Option<Place>)>>>;
 
-/// X to Y on a device, noting where they were. Without `declares` it knows the size of Y only afterwards and makes it
-/// on the host.
+/// Copies X to Y on a device, and records where both lay. Without `declares`, it requests no memory for Y and makes Y on the host.
 struct Echo {
     device: u32,
     declares: bool,
@@ -79,16 +78,10 @@ fn job_of_row(row: i64, seen: &Seen, data: Buffer, slot: Option<Slot>) -> Job {
     let into = Arc::clone(seen);
     let shape = Shape::from_slice(&[data.len() as i64 / row, row]);
     let request = AdmittedRequest {
-        id: String::new().into(),
         rows: shape[0] as u32,
         inputs: vec![Tensor { name: "X".into(), datatype: DataType::Uint8, shape, data }].into(),
         wanted: vec![Wanted { name: "Y".into(), slot }].into(),
-        priority: 0,
-        timeout_us: 0,
-        sequence: Sequence::default(),
-        parameters: Parameters::new(),
-        cancel: Cancel::new(),
-        reply: Reply::new(move |response| into.lock().unwrap().push(response.into_content().unwrap())),
+        ..AdmittedRequest::new(Reply::new(move |response| into.lock().unwrap().push(response.into_content().unwrap())))
     };
     Job::new(request, ModelVersion::unmetered("echo").begin(), 0)
 }
@@ -100,7 +93,7 @@ fn run_with(engine: impl Execute + 'static, ragged: Ragged, jobs: Vec<Job>) {
         .run(Batch { jobs: jobs.into(), meter: Arc::new(NoMeter) });
 }
 
-/// Runs `jobs` on an instance on device 1 and gives where each run's tensors were, and the bytes that crossed.
+/// Runs `jobs` on an instance on device 1. Returns where the tensors of each run lay, and the number of bytes copied between devices and host.
 fn run(declares: bool, jobs: Vec<Job>) -> (Vec<(Place, Option<Place>)>, u64) {
     let runs = Runs::default();
     let engine = Echo { device: 1, declares, runs: Arc::clone(&runs) };
@@ -110,8 +103,8 @@ fn run(declares: bool, jobs: Vec<Job>) -> (Vec<(Place, Option<Place>)>, u64) {
     (runs.lock().unwrap().clone(), crossed)
 }
 
-/// One job from `input` of one device to `output` of another: checks where the runtime saw them, and the bytes that
-/// crossed.
+/// Runs one job. `input` and `output` are each a device and an offset. Checks where the tensors lay during the run, and the number of bytes copied
+/// between devices and host.
 #[track_caller]
 fn check(declares: bool, input: (u32, usize), output: (u32, usize), saw: (Place, Option<Place>), crossed: u64) {
     let _alone = alone();
@@ -156,7 +149,7 @@ fn an_output_over_the_input_is_made_elsewhere_first() {
     assert!(seen.lock().unwrap()[0].is_ok());
 }
 
-/// Bytes that a run copied: into the batch, out of it, and across.
+/// The bytes that a run copied: into the batch, out of it, and between devices and host.
 #[derive(Debug, PartialEq, Eq)]
 struct Copied {
     gathered: u64,
@@ -172,7 +165,7 @@ impl Copied {
     }
 }
 
-/// Runs `jobs` as one batch and checks where each run's tensors were, and the bytes that were copied.
+/// Runs `jobs` as one batch. Checks where the tensors of each run lay, and how many bytes were copied.
 #[track_caller]
 fn check_batch(jobs: Vec<Job>, saw: &[(Place, Option<Place>)], gathered: u64, scattered: u64, crossed: u64) {
     let before = Copied::so_far();
@@ -234,7 +227,7 @@ fn outputs_over_inputs_are_computed_elsewhere_first() {
     for [one, other] in [[0, 256], [256, 0]] {
         let (seen, memory) = (Seen::default(), on_device(1, &[1; 1024]));
         memory.slot(part(other, 256)).write(0, &[2; 256], Reason::Model).unwrap();
-        // The outputs are in the order of the addresses. The inputs are so, too, or in the reverse order.
+        // The outputs are in the order of their addresses. The inputs are in the same order, or in the reverse one.
         let jobs = vec![
             job(&seen, memory.buffer(part(one, 256)), Some(memory.slot(part(0, 256)))),
             job(&seen, memory.buffer(part(other, 256)), Some(memory.slot(part(256, 256)))),
@@ -260,15 +253,15 @@ fn rows_on_the_host_are_brought_to_those_on_the_device() {
     let jobs = vec![
         job(&seen, Buffer::from(vec![2; 8]), None),
         job(&seen, one.buffer(part(0, 8)), Some(one.slot(part(256, 8)))),
-        // At an address that the runtime does not take: it is staged first, and back in the end.
+        // The runtime does not take an address with this alignment. The tensors are staged before the run and after it.
         job(&seen, one.buffer(part(4, 8)), Some(one.slot(part(516, 8)))),
-        // On another device, likewise.
+        // A tensor on another device is staged too.
         job(&seen, on_device(0, &[3; 8]).buffer(Extent::whole(8)), None),
     ];
     let (inputs, outputs) = (8 + 2 * 8 + 2 * 8, 8 + 2 * 8 + 8);
     check_batch(jobs, &[(HERE, Some(HERE))], 8, 8, inputs + outputs);
     assert_eq!(answers(&seen), [Ok(vec![2; 8]), Ok(vec![1; 8]), Ok(vec![1; 8]), Ok(vec![3; 8])]);
-    // All on the host: nothing goes to the device.
+    // If all tensors are on the host, nothing is copied to the device.
     let (seen, jobs) = (Seen::default(), |seen: &Seen| job(seen, Buffer::from(vec![5; 8]), None));
     check_batch(vec![jobs(&seen), jobs(&seen)], &[(Place::Host, Some(Place::Host))], 16, 0, 0);
 }
@@ -301,7 +294,7 @@ fn an_output_that_is_too_large_for_its_region_fails_its_request_alone() {
     assert_eq!(answers[1], Ok(vec![1; 256]));
 }
 
-/// Content of memory that the stand-in refuses to read.
+/// The stand-in refuses to read memory with this content.
 const LOST: [u8; 8] = *b"LOST\0\0\0\0";
 
 #[test]
@@ -311,7 +304,7 @@ fn a_region_that_cannot_be_read_fails_its_request_alone() {
     let lost = |seen: &Seen| job(seen, lost.buffer(Extent::whole(8)), None);
     let good = |seen: &Seen, at| job(seen, good.buffer(part(at, 8)), Some(good.slot(part(at + 512, 8))));
     let jobs = vec![lost(&seen), good(&seen, 0), lost(&seen), good(&seen, 256), lost(&seen)];
-    // The others run once, together.
+    // The other jobs run once, together.
     check_batch(jobs, &[(HERE, Some(HERE))], 16, 16, 0);
     let text = "input 'X': cannot copy between host and device: cuMemcpyDtoDAsync_v2: invalid argument \
                 (CUDA_ERROR_INVALID_VALUE, 1)";
@@ -394,7 +387,7 @@ fn a_batch_has_a_bounded_number_of_bytes_gathered_on_a_device() {
     let jobs = |len| vec![job(&seen, of(&one, 0, len), None), job(&seen, of(&other, 0, len), None)];
     check_batch(jobs(len), &[(HERE, Some(Place::Host))], DEVICE_BATCH_BYTES_MAX as u64, 0, 0);
     check_batch(jobs(len + 4), &[(HERE, Some(Place::Host)); 2], 0, 0, 0);
-    // In place there is no limit.
+    // Inputs that are used in place have no limit.
     let joined = vec![job(&seen, of(&one, 0, len), None), job(&seen, of(&one, len, len), None)];
     check_batch(joined, &[(HERE, Some(Place::Host))], 0, 0, 0);
     assert!(seen.lock().unwrap().iter().all(Result::is_ok));
@@ -416,7 +409,7 @@ fn an_instance_uses_its_memory_on_the_device_again_and_frees_it_with_itself() {
         instance.run(Batch { jobs: jobs.into_iter().collect(), meter: Arc::new(NoMeter) });
         used.push(before - free());
     }
-    // A block for the inputs, and one for the outputs.
+    // The instance keeps one block for the inputs and one for the outputs.
     assert_eq!(used, [2 * 1024; 4]);
     drop(instance);
     assert_eq!(free(), before);

@@ -1,22 +1,22 @@
-//! What happens to outputs when all memory is reserved by others?
+//! What happens to outputs when other work has reserved all memory?
 //!
-//! This test is alone in a process of its own, because others beside it would get no memory.
+//! This test has a process of its own, because other tests in the process would get no memory.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::{Arc, Mutex};
 
 use nerite_backend::{Batch, Execute, Instance, Job, Joined, ModelVersion, NoMeter, Times, Work};
 use nerite_memory::{Buffer, MemoryReservation};
-use nerite_request::{AdmittedRequest, Cancel, Code, Parameters, Reply, Response, Sequence, Status, Wanted};
+use nerite_request::{AdmittedRequest, Code, Reply, Response, Status, Wanted};
 use nerite_tensor::{DataType, Tensor};
 
-/// Reserves all memory there is, down to less than any request needs.
+/// Reserves all memory, until less is left than any request needs.
 fn everything() -> Vec<MemoryReservation> {
     let sizes = (16..48).rev().map(|bits| 1usize << bits);
     sizes.flat_map(|size| std::iter::from_fn(move || MemoryReservation::take(size).ok())).collect()
 }
 
-/// Answers with as many strings of 60 bytes as X says.
+/// Answers each row with as many strings of 60 bytes as X says.
 struct Talkative;
 
 impl Execute for Talkative {
@@ -31,7 +31,7 @@ impl Execute for Talkative {
     }
 }
 
-/// The answers to jobs that ask for this many strings each.
+/// Runs jobs that want this many strings each. Returns the size of each answer, or its error.
 fn run(counts: &[i32]) -> Vec<Result<usize, Status>> {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let job = |count: &i32| {
@@ -42,16 +42,9 @@ fn run(counts: &[i32]) -> Vec<Result<usize, Status>> {
         });
         let data = Buffer::from_numbers(vec![*count]);
         let request = AdmittedRequest {
-            id: String::new().into(),
-            rows: 1,
             inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape: [1, 1][..].into(), data }].into(),
             wanted: vec![Wanted { name: "S".into(), slot: None }].into(),
-            priority: 0,
-            timeout_us: 0,
-            sequence: Sequence::default(),
-            parameters: Parameters::new(),
-            cancel: Cancel::new(),
-            reply,
+            ..AdmittedRequest::new(reply)
         };
         Job::new(request, ModelVersion::unmetered("talkative").begin(), 0)
     };

@@ -1,6 +1,6 @@
 //! Do runtimes on the host compute with memory of devices, and is each byte copied once each way?
 //!
-//! Uses the stand-in driver, which is no CUDA. Only the driver can access its device addresses.
+//! The tests use a stand-in for the CUDA driver. Only the stand-in can access its device addresses.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../cuda/tests/stand_in/compile.rs"]
@@ -14,19 +14,17 @@ use nerite_backend::{
 };
 use nerite_cuda::{DeviceMemory, Driver, PinnedPool};
 use nerite_memory::{Buffer, Extent, HeapStaging, Place, Reason, Slot, Staging, copied_bytes};
-use nerite_request::{
-    AdmittedRequest, Cancel, InferResponse, Parameters, Recycled, Reply, Response, Sequence, Status, Wanted,
-};
+use nerite_request::{AdmittedRequest, InferResponse, Recycled, Reply, Response, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
-/// Copies are counted for the process, so one test at a time.
+/// Held by each test, because copies are counted for the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// X negated to Y, as a runtime that takes each job by itself.
+/// Writes -X to Y, as a runtime that computes each job by itself.
 #[derive(Clone, Default)]
 struct Negate(Arc<Mutex<Vec<(Place, OutputPlace)>>>);
 
@@ -42,7 +40,7 @@ impl Compute for Negate {
     }
 }
 
-/// The same for the rows of a batch: into a slot that it asked for, or left where it was computed.
+/// The same for the rows of a batch. The result goes to a slot that was requested, or stays where it was computed.
 struct NegateRows {
     wants_slot: bool,
 }
@@ -93,16 +91,10 @@ fn job(seen: &Seen, data: Buffer, slot: Option<Slot>) -> Job {
 fn request(data: Buffer, slot: Option<Slot>) -> AdmittedRequest {
     let shape = Shape::from_slice(&[data.len() as i64 / 4, 1]);
     AdmittedRequest {
-        id: String::new().into(),
         rows: shape[0] as u32,
         inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape, data }].into(),
         wanted: vec![Wanted { name: "Y".into(), slot }].into(),
-        priority: 0,
-        timeout_us: 0,
-        sequence: Sequence::default(),
-        parameters: Parameters::new(),
-        cancel: Cancel::new(),
-        reply: Reply::new(drop),
+        ..AdmittedRequest::new(Reply::new(drop))
     }
 }
 
@@ -119,8 +111,8 @@ fn check_success(seen: &Seen, count: usize) {
     assert!(seen.iter().flatten().all(|response| response.outputs[0].placed));
 }
 
-/// One job, everything on the device: the result is there, and the bytes were copied once each way, through pinned
-/// memory.
+/// Runs one job whose input and output lie on the device. Checks that the result is there, and that the bytes were copied once each way, through
+/// pinned memory.
 #[track_caller]
 fn check_one(instance: impl Instance + 'static) {
     let _alone = alone();
@@ -155,7 +147,7 @@ fn a_runtime_on_the_host_sees_no_device() {
     assert_eq!(*negate.0.lock().unwrap(), [(Place::Host, OutputPlace { place: Place::Host, capacity: None })]);
 }
 
-/// Negates, and notes whether the client's memory was held meanwhile.
+/// Negates, and checks that the client's memory is held during the run.
 struct Watching(Weak<DeviceMemory>);
 
 impl Compute for Watching {
@@ -173,7 +165,7 @@ fn memory_of_devices_is_held_until_the_answer_and_not_longer() {
     let request = AdmittedRequest {
         reply: Reply::new(move |response: Response| {
             assert!(matches!(response, Response::Final(_)));
-            // The client may unregister its region the moment it has the answer.
+            // The client may unregister its region as soon as it has the answer, so nothing may hold it now.
             assert_eq!(held.strong_count(), 0);
         }),
         ..request(whole(&input), None)
@@ -185,7 +177,7 @@ fn memory_of_devices_is_held_until_the_answer_and_not_longer() {
 
 #[test]
 fn carrying_counts_as_making_the_inputs_ready() {
-    /// Keeps the times that it is given.
+    /// Keeps the times that are reported.
     #[derive(Default)]
     struct Kept(Mutex<Vec<Times>>);
     impl Meter for Kept {
@@ -194,7 +186,7 @@ fn carrying_counts_as_making_the_inputs_ready() {
         }
         fn batch(&self, _: u64, _: &Times) {}
     }
-    /// Notes when memory was reserved.
+    /// Notes when a slot was last requested.
     #[derive(Default)]
     struct ReservedAt(Mutex<u64>);
     impl Staging for ReservedAt {
@@ -277,7 +269,7 @@ fn a_place_that_is_too_small_is_refused_in_tritons_words() {
     }
 }
 
-/// In a process of its own, where the stand-in refuses to copy from the device.
+/// Runs in a process of its own, in which the stand-in refuses to copy from the device.
 #[test]
 fn a_driver_that_fails_fails_the_request_alone() {
     if std::env::var_os("STAND_IN_FAIL").is_none() {

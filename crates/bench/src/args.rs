@@ -67,7 +67,7 @@ pub(crate) struct Plan {
     pub(crate) json: bool,
 }
 
-/// How requests are spoken.
+/// The protocol of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Http,
@@ -208,7 +208,7 @@ fn seconds(value: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(value.parse().ok()?).ok()
 }
 
-/// What is wrong with the command line, and how it is meant.
+/// The error of a command line that cannot be read: what is wrong, and the usage.
 fn unread(what: String) -> BenchError {
     BenchError::Usage(format!("{what}\n\n{USAGE}"))
 }

@@ -16,7 +16,7 @@ const COPY_TIME: Duration = Duration::from_secs(1);
 const COPIES_MIN: usize = 10;
 const ROUNDS: usize = 20_000;
 const ROUNDS_WARM_UP: usize = 2_000;
-const BALL_BYTES: usize = 64;
+const MESSAGE_BYTES: usize = 64;
 
 /// Copies of each size from one shared memory region into another, both touched before.
 pub(crate) fn memcpy(sizes: &[usize], json: bool) -> Result<(), BenchError> {
@@ -47,22 +47,28 @@ pub(crate) fn ping_pong(json: bool) -> Result<(), BenchError> {
     let program = std::env::current_exe().map_err(tried("cannot find this program"))?;
     let other = Command::new(program).arg("echo").arg(&path).spawn();
     let mut other = other.map_err(tried("cannot start the other process"))?;
-    let played = play(&listener);
+    let times = round_trips(&listener);
     // The other process ends with the connection. The socket's name is not needed any more.
     let _ = other.wait();
     let _ = std::fs::remove_file(&path);
-    print("pingpong", BALL_BYTES, &mut played.map_err(tried("cannot play"))?, json);
+    print(
+        "pingpong",
+        MESSAGE_BYTES,
+        &mut times.map_err(tried("cannot exchange messages with the other process"))?,
+        json,
+    );
     Ok(())
 }
 
-fn play(listener: &UnixListener) -> std::io::Result<Vec<Duration>> {
+/// Times of round trips to the process that connects.
+fn round_trips(listener: &UnixListener) -> std::io::Result<Vec<Duration>> {
     let (mut socket, _) = listener.accept()?;
-    let mut ball = [0; BALL_BYTES];
+    let mut message = [0; MESSAGE_BYTES];
     let mut took = Vec::with_capacity(ROUNDS);
     for round in 0..ROUNDS_WARM_UP + ROUNDS {
         let start = Instant::now();
-        socket.write_all(&ball)?;
-        socket.read_exact(&mut ball)?;
+        socket.write_all(&message)?;
+        socket.read_exact(&mut message)?;
         if round >= ROUNDS_WARM_UP {
             took.push(start.elapsed());
         }
@@ -73,8 +79,8 @@ fn play(listener: &UnixListener) -> std::io::Result<Vec<Duration>> {
 /// The other process: sends back what it gets until the connection ends.
 pub(crate) fn echo(path: &Path) -> Result<(), BenchError> {
     let socket = UnixStream::connect(path).map_err(tried(format!("cannot connect to {}", path.display())))?;
-    let (mut socket, mut ball) = (Socket::Unix(socket), [0; BALL_BYTES]);
-    while socket.read_exact(&mut ball).and_then(|()| socket.write_all(&ball)).is_ok() {}
+    let (mut socket, mut message) = (Socket::Unix(socket), [0; MESSAGE_BYTES]);
+    while socket.read_exact(&mut message).and_then(|()| socket.write_all(&message)).is_ok() {}
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BenchError {
-    /// The command line is not understood; the text ends with how it is meant.
+    /// The command line is not understood. The text ends with the usage.
     #[error("{0}")]
     Usage(String),
     /// A call that prepares the load failed.
@@ -12,15 +12,15 @@ pub(crate) enum BenchError {
     /// The server cannot be reached, or its connection broke.
     #[error("{what}: {reason}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: String,
-        /// What the system said.
+        /// The system's error.
         reason: std::io::Error,
     },
     /// The server answered something else than a success.
     #[error("the server answered: {0}")]
     Refused(String),
-    /// The server said yes, but its result is not there.
+    /// The server answered with success, but the output does not hold the result.
     #[error("the output region was not written")]
     NotWritten,
 }

@@ -1,4 +1,4 @@
-//! What can a connection do, whatever it speaks?
+//! What can a connection do, whatever its protocol?
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! How is a gRPC request sent and its answer passed over?
+//! How is a gRPC request sent and its answer skipped?
 
 mod frames;
 

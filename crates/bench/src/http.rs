@@ -1,4 +1,4 @@
-//! How is an HTTP request sent and its answer passed over?
+//! How is an HTTP request sent and its answer skipped?
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::payload::Payload;
 use crate::socket::Socket;
 
 const BUFFER_BYTES: usize = 256 << 10;
-/// A refusal's words that are kept.
+/// The most bytes of a refusal's text that are kept.
 const WORDS_MAX: usize = 500;
 
 /// One connection that sends the same request again and again.

@@ -7,7 +7,7 @@ use tokio::runtime::Runtime;
 use crate::args::{Placement, Plan, Protocol};
 use crate::error::{BenchError, tried};
 
-/// Bytes of a region that is only there.
+/// Bytes of a region that no request uses.
 const OTHER_BYTES: usize = 4096;
 
 /// One prepared request, and the regions it reads and writes.
@@ -40,7 +40,7 @@ impl Payload {
         Ok(Payload { bytes, regions })
     }
 
-    /// Looks whether the results came, and takes the regions back.
+    /// Checks that the results arrived, and unregisters the regions.
     pub(crate) fn end(self) -> Result<(), BenchError> {
         self.regions.map_or(Ok(()), Regions::end)
     }

@@ -153,11 +153,11 @@ pub struct ReadPermit {
 /// Whether more of a body may be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadDecision {
-    /// It may.
+    /// More may be read now.
     Read,
-    /// Not now. The waker is woken when to check again.
+    /// Nothing may be read now. The waker is woken when this should be checked again.
     Wait,
-    /// Never: the connection has to end.
+    /// Nothing may be read any more: the connection has to end.
     End(Shed),
 }
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::account::Account;
-use crate::kept::PeerAccount;
 use crate::ledger::Shared;
 use crate::marks::{Limits, ShedReason};
+use crate::retained::PeerAccount;
 
 /// The budgets of one server. Cheap to clone.
 #[derive(Clone, Debug)]

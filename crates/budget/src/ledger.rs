@@ -56,7 +56,7 @@ pub(crate) struct Shared {
     registry: Mutex<Registry>,
     pub(crate) waiters: Waiters,
     /// Bytes that all peers keep beyond their connections.
-    kept: AtomicU64,
+    retained: AtomicU64,
     /// The last number that was given to a connection, a peer or a waiter.
     last_number: AtomicU64,
     pub(crate) shed_counts: [AtomicU64; ShedReason::ALL.len()],
@@ -153,16 +153,16 @@ impl Ledger {
     }
 
     /// Adds bytes that the peer keeps beyond its connections, unless it or all peers would keep more than they may.
-    pub(crate) fn try_keep(&self, bytes: u64) -> Result<(), OverShare> {
+    pub(crate) fn try_retain(&self, bytes: u64) -> Result<(), OverShare> {
         let limits = self.shared.limits;
-        let refused = |of_all, kept, max| OverShare { of_all, peer: self.peer.name.clone(), bytes, kept, max };
-        let max = limits.kept_max_of_peer();
-        let own = take(&self.held, bytes, max).map_err(|kept| refused(false, kept, max))?;
+        let refused = |of_all, retained, max| OverShare { of_all, peer: self.peer.name.clone(), bytes, retained, max };
+        let max = limits.retained_max_of_peer();
+        let own = take(&self.held, bytes, max).map_err(|retained| refused(false, retained, max))?;
         // A peer that keeps little is not refused because of what others keep.
-        let max = limits.all.kept_max_beside(own);
-        if let Err(kept) = take(&self.shared.kept, bytes, max) {
+        let max = limits.all.retained_max_beside(own);
+        if let Err(retained) = take(&self.shared.retained, bytes, max) {
             self.release(bytes);
-            return Err(refused(true, kept, max));
+            return Err(refused(true, retained, max));
         }
         if self.held() > self.booked() {
             self.update_budgets();
@@ -170,9 +170,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// Releases bytes that [`Ledger::try_keep`] added.
-    pub(crate) fn release_kept(&self, bytes: u64) {
-        self.shared.kept.fetch_sub(bytes, Ordering::SeqCst);
+    /// Releases bytes that [`Ledger::try_retain`] added.
+    pub(crate) fn release_retained(&self, bytes: u64) {
+        self.shared.retained.fetch_sub(bytes, Ordering::SeqCst);
         self.release(bytes);
     }
 
@@ -205,7 +205,7 @@ impl Ledger {
     fn apply(&self, before: u64, now: u64, is_ending: bool) {
         let mut fell = false;
         let mut is_past_high = false;
-        // In this order the bytes that stay never seem to be more than they are, so no other connection is ended in vain.
+        // In this order the staying bytes are never overestimated, so no other connection is ended needlessly.
         if is_ending && now > before {
             self.update_leaving(before, now);
         }
@@ -255,7 +255,7 @@ impl Shared {
             all: Budget::new(limits.all),
             registry: Mutex::default(),
             waiters: Waiters::default(),
-            kept: AtomicU64::new(0),
+            retained: AtomicU64::new(0),
             last_number: AtomicU64::new(0),
             shed_counts: Default::default(),
             began: Instant::now(),

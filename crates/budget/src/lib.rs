@@ -30,16 +30,16 @@
 mod account;
 mod budget;
 mod budgets;
-mod kept;
 mod ledger;
 pub mod limits;
 pub mod marks;
+mod retained;
 mod waiters;
 
 pub use account::{Account, Charge, ReadDecision, ReadPermit, paid};
 pub use budgets::{Budgets, Counts};
-pub use kept::{PeerAccount, PeerCharge};
 pub use marks::{Limits, Marks, OverBudget, OverShare, Shed, ShedReason};
+pub use retained::{PeerAccount, PeerCharge};
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! Which limits are there on what clients hold?
+//! Which limits apply to the memory that clients make the server hold?
 
 /// The share of the server's memory that all clients together may use.
 pub const ALL_SHARE: (u64, u64) = (1, 2);
@@ -6,12 +6,12 @@ pub const ALL_SHARE: (u64, u64) = (1, 2);
 pub const OTHERS_PART: u64 = 8;
 /// The low mark, as a share of the high mark.
 pub const LOW_SHARE: (u64, u64) = (3, 4);
-/// The share of a budget that may be kept beyond connections: a peer always has the other part of its budget for its requests. It is less than the
-/// low mark, so what is kept stops no reading by itself.
-pub const KEPT_SHARE: (u64, u64) = (1, 2);
-/// The same for peers that keep at most [`LIGHT_BYTES_MAX`]. The difference to [`KEPT_SHARE`] is reserved for them. It is less than the low mark as
+/// The share of a budget that may be retained beyond connections: a peer always has the other part of its budget for its requests. It is less than the
+/// low mark, so what is retained stops no reading by itself.
+pub const RETAINED_SHARE: (u64, u64) = (1, 2);
+/// The same for peers that keep at most [`LIGHT_BYTES_MAX`]. The difference to [`RETAINED_SHARE`] is reserved for them. It is less than the low mark as
 /// well.
-pub const LIGHT_KEPT_SHARE: (u64, u64) = (5, 8);
+pub const LIGHT_RETAINED_SHARE: (u64, u64) = (5, 8);
 /// A connection's bytes are counted in the budgets in steps of this size, so that small requests touch only its own counter.
 pub const STEP_BYTES: u64 = 64 << 10;
 /// A connection or peer that holds more is heavy: heavy holders share a budget in equal parts. With less it may always read.
@@ -38,6 +38,6 @@ pub const LEAVING_BYTES_MAX: u64 = 1 << 20;
 pub const LOG_APART_MS: u64 = 1000;
 
 const _: () = assert!(LIGHT_BYTES_MAX > CONNECTION_BYTES + STEP_BYTES);
-const _: () = assert!(KEPT_SHARE.0 * LIGHT_KEPT_SHARE.1 < LIGHT_KEPT_SHARE.0 * KEPT_SHARE.1);
-const _: () = assert!(LIGHT_KEPT_SHARE.0 * LOW_SHARE.1 < LOW_SHARE.0 * LIGHT_KEPT_SHARE.1);
+const _: () = assert!(RETAINED_SHARE.0 * LIGHT_RETAINED_SHARE.1 < LIGHT_RETAINED_SHARE.0 * RETAINED_SHARE.1);
+const _: () = assert!(LIGHT_RETAINED_SHARE.0 * LOW_SHARE.1 < LOW_SHARE.0 * LIGHT_RETAINED_SHARE.1);
 const _: () = assert!(RETRY_MS < STALL_MS && STALL_SHED_APART_MS < STALL_MS);

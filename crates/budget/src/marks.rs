@@ -5,7 +5,7 @@
 use std::collections::{BinaryHeap, HashMap};
 use std::fmt;
 
-use crate::limits::{ALL_SHARE, KEPT_SHARE, LIGHT_BYTES_MAX, LIGHT_KEPT_SHARE, LOW_SHARE, OTHERS_PART};
+use crate::limits::{ALL_SHARE, LIGHT_BYTES_MAX, LIGHT_RETAINED_SHARE, LOW_SHARE, OTHERS_PART, RETAINED_SHARE};
 
 /// The two marks of a budget, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,14 +22,14 @@ impl Marks {
         Marks { low: part(bytes, LOW_SHARE), high: bytes }
     }
 
-    /// How many bytes of the budget may be kept beyond connections.
-    pub fn kept_max(self) -> u64 {
-        part(self.high, KEPT_SHARE)
+    /// How many bytes of the budget may be retained beyond connections.
+    pub fn retained_max(self) -> u64 {
+        part(self.high, RETAINED_SHARE)
     }
 
-    /// The same in a budget of all, for a peer that keeps `kept` of it.
-    pub(crate) fn kept_max_beside(self, kept: u64) -> u64 {
-        if kept > LIGHT_BYTES_MAX { self.kept_max() } else { part(self.high, LIGHT_KEPT_SHARE) }
+    /// The same in a budget of all, for a peer that retains `retained` of it.
+    pub(crate) fn retained_max_beside(self, retained: u64) -> u64 {
+        if retained > LIGHT_BYTES_MAX { self.retained_max() } else { part(self.high, LIGHT_RETAINED_SHARE) }
     }
 
     /// A budget that is never exceeded.
@@ -67,9 +67,9 @@ impl Limits {
     }
 
     /// How many bytes one peer may keep beyond its connections. It leaves a part to others, whatever its own budget is.
-    pub(crate) fn kept_max_of_peer(&self) -> u64 {
-        let all = self.all.kept_max();
-        self.peer.kept_max().min(all - all / OTHERS_PART)
+    pub(crate) fn retained_max_of_peer(&self) -> u64 {
+        let all = self.all.retained_max();
+        self.peer.retained_max().min(all - all / OTHERS_PART)
     }
 }
 
@@ -178,17 +178,17 @@ pub struct OverShare {
     pub of_all: bool,
     /// The client.
     pub peer: String,
-    /// Bytes that were to be kept.
+    /// Bytes that were to be retained.
     pub bytes: u64,
-    /// Bytes that are kept.
-    pub kept: u64,
-    /// Bytes that may be kept.
+    /// Bytes that are retained.
+    pub retained: u64,
+    /// Bytes that may be retained.
     pub max: u64,
 }
 
 impl fmt::Display for OverShare {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let OverShare { of_all, peer, bytes, kept, max } = self;
+        let OverShare { of_all, peer, bytes, retained, max } = self;
         let (whose, part) = match of_all {
             true => ("all clients: they keep", "half of --memory-budget, 5/8 for one that keeps little"),
             false => {
@@ -197,7 +197,7 @@ impl fmt::Display for OverShare {
         };
         write!(
             f,
-            "memory budget of {whose} {kept} of {max} bytes beyond requests ({part}), and {peer} asked for {bytes} \
+            "memory budget of {whose} {retained} of {max} bytes beyond requests ({part}), and {peer} asked for {bytes} \
              more; end sequences, unregister regions, or unload models that were sent"
         )
     }
@@ -219,7 +219,7 @@ pub struct Holder {
 pub struct LargestFirst {
     /// Bytes of the connections of each peer, and the peer.
     peers: BinaryHeap<(u64, u64)>,
-    /// The connections of each peer. The largest one is the last one.
+    /// The connections of each peer. The largest one is the last one, and of equal ones the newest.
     connections: HashMap<u64, Vec<Holder>>,
 }
 
@@ -232,7 +232,7 @@ impl LargestFirst {
         }
         let mut peers = BinaryHeap::with_capacity(connections.len());
         for (peer, of_peer) in &mut connections {
-            of_peer.sort_by_key(|holder| holder.held);
+            of_peer.sort_by_key(|holder| (holder.held, holder.id));
             peers.push((of_peer.iter().map(|holder| holder.held).sum(), *peer));
         }
         LargestFirst { peers, connections }
@@ -307,6 +307,8 @@ mod tests {
         // One peer's connections together hold more than the other's largest one.
         check_order(&[(1, 1, 30), (2, 2, 20), (3, 2, 25)], &[3, 1, 2]);
         check_order(&[(2, 1, 31), (3, 2, 20)], &[2, 3]);
+        // The request of the older one may be finished already.
+        check_order(&[(3, 1, 20), (1, 1, 20), (2, 1, 20)], &[3, 2, 1]);
         check_order(&[(1, 1, 5), (2, 1, 40), (3, 2, 10), (4, 2, 20), (5, 3, 0)], &[2, 4, 3, 1, 5]);
         check_order(&[], &[]);
     }
@@ -322,7 +324,7 @@ mod tests {
             )
         );
         assert!(ShedReason::ALL.iter().all(|reason| shed(*reason).ends_with(cure)));
-        let over = |of_all| OverShare { of_all, peer: "user 7".into(), bytes: 30, kept: 20, max: 40 }.to_string();
+        let over = |of_all| OverShare { of_all, peer: "user 7".into(), bytes: 30, retained: 20, max: 40 }.to_string();
         let rest = "and user 7 asked for 30 more; end sequences, unregister regions, or unload models that were sent";
         assert_eq!(
             over(false),

@@ -154,7 +154,7 @@ fn a_connection_that_is_being_ended_does_not_end_others() {
     let mut large = first.charge(60 * MIB);
     let _small = second.charge(45 * MIB);
     assert!(first.shed().is_some() && second.shed().is_none());
-    // Whatever it still does with its bytes, they leave.
+    // However its bytes change, they count as leaving.
     for mib in [80, 20, 0, 90] {
         large.resize(mib * MIB);
         assert_eq!(budgets.0.all.staying(), (45 << 20) + limits::STEP_BYTES, "{mib}");
@@ -244,21 +244,21 @@ fn an_ended_connection_is_notified_once_and_a_closed_one_is_not() {
 #[test]
 fn what_a_peer_keeps_counts_in_its_budget_and_is_refused_beyond_half_of_it() {
     let budgets = budgets(1000, 100, 1000);
-    let (kept, connection) = (budgets.of_peer("a"), budgets.open("a"));
-    let mut first = kept.charge(40 * MIB).unwrap();
-    let refused = kept.charge(11 * MIB).unwrap_err();
-    assert_eq!((refused.of_all, refused.kept, refused.max), (false, 40 << 20, 50 << 20));
-    assert_eq!(kept.kept(), 40 << 20, "a refused charge leaves nothing");
+    let (retained, connection) = (budgets.of_peer("a"), budgets.open("a"));
+    let mut first = retained.charge(40 * MIB).unwrap();
+    let refused = retained.charge(11 * MIB).unwrap_err();
+    assert_eq!((refused.of_all, refused.retained, refused.max), (false, 40 << 20, 50 << 20));
+    assert_eq!(retained.retained(), 40 << 20, "a refused charge leaves nothing");
     // A clone of the account is the same one, and so is the account that is opened again.
     let second = budgets.of_peer("a").charge(10 * MIB).unwrap();
     assert!(first.resize(41 * MIB).is_err() && first.bytes() == 40 * MIB);
-    // The rest of the budget is for connections, and one that exceeds it is ended. What is kept stays.
+    // The rest of the budget is for connections, and one that exceeds it is ended. What is retained stays.
     let large = connection.charge(49 * MIB);
     assert!(connection.shed().is_none());
     let more = connection.charge(2 * MIB);
     assert_eq!(connection.shed().map(|shed| shed.reason), Some(ShedReason::Peer));
-    assert_eq!(kept.kept(), 50 << 20);
-    drop((large, more, connection, first, second, kept));
+    assert_eq!(retained.retained(), 50 << 20);
+    drop((large, more, connection, first, second, retained));
     assert_eq!((budgets.0.all.used(), budgets.0.all.staying()), (0, 0));
     assert_eq!(budgets.of_peer("a").charge(50 * MIB).map(drop), Ok(()), "nothing is left of the earlier charges");
 }
@@ -269,8 +269,8 @@ fn all_peers_together_keep_half_of_the_whole_budget_at_the_most() {
     let [a, b] = ["a", "b"].map(|peer| budgets.of_peer(peer));
     let first = a.charge(40 * MIB).unwrap();
     let refused = b.charge(11 * MIB).unwrap_err();
-    assert_eq!((refused.of_all, refused.kept, refused.max), (true, 40 << 20, 50 << 20));
-    assert_eq!(b.kept(), 0, "a refused charge leaves nothing");
+    assert_eq!((refused.of_all, refused.retained, refused.max), (true, 40 << 20, 50 << 20));
+    assert_eq!(b.retained(), 0, "a refused charge leaves nothing");
     assert!(b.charge(10 * MIB).is_ok());
     drop(first);
     assert!(b.charge(40 * MIB).is_ok());
@@ -281,20 +281,20 @@ fn peers_that_keep_little_are_not_refused_for_what_others_keep() {
     let budgets = budgets(100, 80, 80);
     let light = limits::LIGHT_BYTES_MAX as usize;
     let [a, b, c] = ["a", "b", "c"].map(|peer| budgets.of_peer(peer));
-    let _kept = (a.charge(40 * MIB).unwrap(), b.charge(10 * MIB).unwrap());
+    let _retained = (a.charge(40 * MIB).unwrap(), b.charge(10 * MIB).unwrap());
     assert!(b.charge(1).unwrap_err().of_all, "it keeps much");
     let little = c.charge(light).unwrap();
     let refused = c.charge(1).unwrap_err();
-    assert_eq!((refused.of_all, refused.kept, refused.max), (true, (50 << 20) + light as u64, 50 << 20));
+    assert_eq!((refused.of_all, refused.retained, refused.max), (true, (50 << 20) + light as u64, 50 << 20));
     drop(little);
-    // What is left to such peers has an end, too.
+    // The part that is reserved for such peers is limited, too.
     let peers: Vec<_> = (0..51).map(|number| budgets.of_peer(&number.to_string())).collect();
     let little: Vec<_> = peers.iter().map_while(|peer| peer.charge(light).ok()).collect();
     assert_eq!(little.len(), 50, "5/8 of 100 MiB");
 }
 
 #[test]
-fn one_peer_leaves_a_part_of_what_may_be_kept_to_others() {
+fn one_peer_leaves_a_part_of_what_may_be_retained_to_others() {
     let budgets = budgets(128, 128, 128);
     let [a, b] = ["a", "b"].map(|peer| budgets.of_peer(peer));
     let _first = a.charge(56 * MIB).unwrap();
@@ -306,7 +306,7 @@ fn one_peer_leaves_a_part_of_what_may_be_kept_to_others() {
 #[test]
 fn what_a_peer_keeps_gets_none_of_its_connections_ended_before_larger_ones_of_others() {
     let budgets = budgets(100, 90, 90);
-    let _kept = budgets.of_peer("a").charge(40 * MIB).unwrap();
+    let _retained = budgets.of_peer("a").charge(40 * MIB).unwrap();
     let (small, large) = (budgets.open("a"), budgets.open("b"));
     let _charges = (small.charge(15 * MIB), large.charge(46 * MIB));
     assert_eq!(large.shed().map(|shed| (shed.reason, shed.peer.as_str())), Some((ShedReason::All, "b")));
@@ -336,7 +336,7 @@ fn many_threads_keep_no_more_than_they_may_and_leave_nothing() {
                     // Two peers, whose accounts come and go.
                     let account = budgets.of_peer(if n % 2 == 0 { "a" } else { "b" });
                     let charge = account.charge((n * 7919 + thread) % (20 * MIB));
-                    assert!(account.kept() <= 50 << 20);
+                    assert!(account.retained() <= 50 << 20);
                     drop(charge);
                 }
             });

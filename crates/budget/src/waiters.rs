@@ -51,7 +51,7 @@ impl Waiters {
         });
     }
 
-    /// Wakes up to [`WOKEN_AT_ONCE_MAX`] waiters, so that they check again. The others have their turn at the next call, or check by themselves.
+    /// Wakes up to [`WOKEN_AT_ONCE_MAX`] waiters, so that they check again. The next call wakes the others, unless they check by themselves first.
     pub(crate) fn wake_some(&self) {
         self.wake(|waiting| {
             let after = waiting.wakers.range((Excluded(waiting.last), Unbounded));

@@ -8,6 +8,9 @@
 //! `benches/compiled.py` measures what waking a worker costs.
 #![expect(clippy::print_stdout, reason = "an example prints what it found")]
 
+#[path = "../tests/support/requests.rs"]
+mod requests;
+
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -15,10 +18,11 @@ use std::time::Duration;
 
 use nerite_backend::conformance::context;
 use nerite_backend::identity::Identity;
-use nerite_backend::{Batch, Instance, InstanceSpec, Job, Meter, ModelVersion, NoMeter, Outbox, Runtime, now_ns};
+use nerite_backend::{Instance, Meter, ModelVersion, NoMeter, Outbox, Runtime};
 use nerite_cabi::{CompiledBackend, Options, backends_in};
-use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Sequence, Wanted};
+use nerite_request::{AdmittedRequest, Reply};
 use nerite_tensor::{Buffer, DataType, Shape, Tensor};
+use requests::{batch, instance, request};
 
 type Anything = Box<dyn std::error::Error>;
 
@@ -49,9 +53,9 @@ fn compare(folder: &Path, requests: usize) -> Result<(), Anything> {
         Options { directory: folder.to_owned(), auto_complete: false, reports: None },
     );
     let config = nerite_config::parse_text("", CONFIG)?;
-    let spec = InstanceSpec { name: "m_0".into(), index: 0, device: None };
-    let mut in_c = compiled.load(&context(folder, config.clone()))?.instance(&spec)?;
-    let mut built_in = Identity.load(&context(folder, config))?.instance(&spec)?;
+    let context = context(folder, config);
+    let mut in_c = instance(&*compiled.load(&context)?, 0, None)?;
+    let mut built_in = instance(&*Identity.load(&context)?, 0, None)?;
     let (mut times_in_c, mut times_built_in) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         times_built_in.push(round(&mut *built_in, requests)?);
@@ -71,7 +75,7 @@ fn round(instance: &mut dyn Instance, requests: usize) -> Result<f64, Anything> 
     let meter: Arc<dyn Meter> = Arc::new(NoMeter);
     let before = processor_time()?;
     for _ in 0..requests {
-        let batch = Batch { jobs: vec![job()].into(), meter: Arc::clone(&meter) };
+        let batch = batch(vector(), &ModelVersion::unmetered("m"), &meter);
         let ((), mut outbox) = Outbox::around(|| instance.run(batch));
         while let Some(response) = outbox.take_next() {
             response.deliver();
@@ -80,22 +84,11 @@ fn round(instance: &mut dyn Instance, requests: usize) -> Result<f64, Anything> 
     Ok(processor_time()?.saturating_sub(before).as_secs_f64() * 1e6 / requests as f64)
 }
 
-fn job() -> Job {
+/// A request with 64 bytes of input.
+fn vector() -> AdmittedRequest {
     let data = Buffer::from_numbers(vec![1f32; 16]);
     let input = Tensor { name: "INPUT0".into(), datatype: DataType::Fp32, shape: Shape::from_slice(&[16]), data };
-    let request = AdmittedRequest {
-        id: "".into(),
-        rows: 1,
-        inputs: vec![input].into(),
-        wanted: vec![Wanted { name: "OUTPUT0".into(), slot: None }].into(),
-        priority: 0,
-        timeout_us: 0,
-        sequence: Sequence::default(),
-        parameters: Parameters::new(),
-        cancel: Cancel::new(),
-        reply: Reply::new(drop),
-    };
-    Job::new(request, ModelVersion::unmetered("m").begin(), now_ns())
+    request([input], ["OUTPUT0"], Reply::new(drop))
 }
 
 /// User and system time of this thread. The fields of `/proc/thread-self/schedstat` begin with its nanoseconds on a processor.

@@ -1,9 +1,9 @@
 //! How are pointers that a backend passes read and written?
 //!
-//! Only this file dereferences addresses that a backend passes. Each type below is one kind of argument of Triton's interface. Only C can make a
-//! value of it: its field is private, and no code here makes one. So a function of `calls` with such an argument was called by a backend. By its part
-//! of the contract, the argument is NULL or points to what the interface says, during the call. NULL is handled here. For other values, the operator
-//! has to trust the backend ([`docs/threats.md`]).
+//! Only this file dereferences addresses that a backend passes. Each type below is one kind of argument of Triton's interface. Its field is private,
+//! so only C and this file make values of it, and a function of `calls` with such an argument was called by a backend. By the backend's part of the
+//! contract, the argument is NULL or points to what the interface says, during the call. NULL is handled here. For other values, the operator has to
+//! trust the backend ([`docs/threats.md`]).
 //!
 //! [`docs/threats.md`]: https://github.com/nerite/nerite/blob/main/docs/threats.md
 
@@ -144,7 +144,7 @@ pub fn bytes_at(base: Kept, bytes: u64) -> Result<Vec<u8>, Fault> {
 /// Memory for a backend's own use. NULL if there is none.
 pub fn allocate(bytes: u64) -> Result<*mut c_void, Fault> {
     let size = usize::try_from(bytes.max(1)).unwrap_or(usize::MAX);
-    // SAFETY: `malloc` takes any size, and answers NULL where it has no memory.
+    // SAFETY: `malloc` takes any size, and returns NULL if it has no memory.
     let memory = unsafe { libc::malloc(size) };
     if memory.is_null() {
         return Err(Fault::from(Status::unavailable("CPU memory allocation failed")));
@@ -154,8 +154,8 @@ pub fn allocate(bytes: u64) -> Result<*mut c_void, Fault> {
 
 /// Frees memory of [`allocate`].
 pub fn free(memory: Opaque) {
-    // SAFETY: by the contract of `TRITONBACKEND_MemoryManagerFree` this is NULL or an address that `MemoryManagerAllocate` gave and that was
-    // not freed since.
+    // SAFETY: by the contract of `TRITONBACKEND_MemoryManagerFree` this is NULL or an address that `MemoryManagerAllocate` returned and that was not
+    // freed since.
     unsafe { libc::free(memory.0) };
 }
 

@@ -4,13 +4,47 @@
 
 use std::cell::Cell;
 use std::ptr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, compiler_fence};
+use std::sync::{Arc, OnceLock};
 
 use libc::{c_int, c_void};
 
 /// The most bytes of a name that are written.
 const NAME_BYTES_MAX: usize = 128;
+/// The most backends that an abort on a thread of their own can name.
+const LOADED_MAX: usize = 64;
+
+/// The backends that are loaded. A signal handler reads it, so it has no lock, and a name stays once it is there.
+static LOADED: [LoadedName; LOADED_MAX] =
+    [const { LoadedName { name: OnceLock::new(), count: AtomicUsize::new(0) } }; LOADED_MAX];
+
+/// A name, and how many loaded backends have it.
+struct LoadedName {
+    name: OnceLock<Box<str>>,
+    count: AtomicUsize,
+}
+
+/// Counts a backend as loaded, until it is dropped. If too many are loaded already, it is not counted.
+pub struct Named(Option<&'static LoadedName>);
+
+impl Named {
+    /// Counts the backend of this name from now on.
+    pub fn new(name: &str) -> Named {
+        let found = LOADED.iter().find(|one| **one.name.get_or_init(|| name.into()) == *name);
+        if let Some(one) = found {
+            one.count.fetch_add(1, Ordering::Relaxed);
+        }
+        Named(found)
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if let Some(one) = self.0 {
+            one.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
 
 thread_local! {
     /// The backend whose code runs on this thread, or NULL. It points to the argument of the innermost [`running`]. A signal handler
@@ -45,15 +79,16 @@ impl Name {
     }
 }
 
-/// After this call, an abort writes the name of the backend that runs on the aborting thread to the standard error. Only for programs of this server:
-/// a program with the server in its process keeps its own signals.
+/// After this call, an abort writes the name of the backend that runs on the aborting thread to the standard error. On another thread, which may be a
+/// backend's own, it writes the names of all that are loaded. Only programs of this server call this: a program with the server in its process keeps
+/// its own signals.
 pub fn name_aborting_backends() {
     // SAFETY: all bytes 0 are a valid `sigaction`: no flags, no handler, and an empty mask on Linux.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = name_and_raise as *const () as usize;
     // The handler runs once. After it the signal has its default action.
-    action.sa_flags = libc::SA_RESETHAND;
-    // SAFETY: `action` is initialised and its handler is a function of one number that calls only what a signal handler may. NULL: the former action, which
+    action.sa_flags = libc::SA_RESETHAND | libc::SA_SIGINFO;
+    // SAFETY: `action` is initialised and its handler is a function of the arguments that `SA_SIGINFO` gives, and calls only what a signal handler may. NULL: the former action, which
     // is the default, is not wanted.
     unsafe { libc::sigaction(libc::SIGABRT, &raw const action, std::ptr::null_mut()) };
 }
@@ -89,7 +124,7 @@ impl Drop for Outer {
     }
 }
 
-/// Sets the backend, and returns the pointer to the one before. The name is copied only if it is another one than before, which costs less.
+/// Sets the backend, and returns the pointer to the previous one. The name is copied only if it has changed, which costs less.
 fn set(owner: Option<&Arc<str>>) -> *mut Arc<str> {
     RUNNING.with(|running| {
         // Only this thread and its signal handlers use it. A load and a store cost less than one exchange.
@@ -107,16 +142,43 @@ fn set(owner: Option<&Arc<str>>) -> *mut Arc<str> {
     })
 }
 
-/// Writes the line, and ends the process as the signal does by default. `abort` would do so itself. A signal from another process would not.
-extern "C" fn name_and_raise(signal: c_int) {
-    write_name();
+/// Writes the line, and ends the process as the signal does by default. After `abort` the process would end anyway, but not after a signal from
+/// another process.
+extern "C" fn name_and_raise(signal: c_int, info: *const libc::siginfo_t, _: *const c_void) {
+    // SAFETY: the kernel gives a handler with `SA_SIGINFO` a valid pointer.
+    let code = unsafe { (*info).si_code };
+    write_name(code == libc::SI_TKILL);
     // SAFETY: `raise` may be called in a signal handler. The signal is blocked until the handler returns, and has its default action again then.
     unsafe { libc::raise(signal) };
 }
 
-/// Writes the line, if a backend runs on this thread.
-fn write_name() {
+/// Writes to the standard error.
+fn write(text: &[u8]) {
+    // SAFETY: the slice has as many bytes. `write` may be called in a signal handler. What cannot be written is lost.
+    unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
+}
+
+/// Writes the names of all loaded backends, if there are any.
+fn write_loaded() {
+    let mut names = LOADED.iter().filter(|one| one.count.load(Ordering::Relaxed) > 0).filter_map(|one| one.name.get());
+    let Some(first) = names.next() else { return };
+    write(b"error: the process is aborted on a thread that runs no function of a backend for the server; it may be one of a backend's own. Loaded are: '");
+    write(first.as_bytes());
+    for name in names {
+        write(b"', '");
+        write(name.as_bytes());
+    }
+    write(
+        b"'. In a process of its own (--backend-config=<name>,isolated=true) a backend costs only its own requests\n",
+    );
+}
+
+/// Writes the line, if a backend runs on this thread. If none does and this process aborts itself, it may be a backend's own thread.
+fn write_name(by_itself: bool) {
     if RUNNING.with(|running| running.load(Ordering::Relaxed).is_null()) {
+        if by_itself {
+            write_loaded();
+        }
         return;
     }
     // The name is read after the pointer.
@@ -140,6 +202,21 @@ fn write_name() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn backends_are_named_as_long_as_they_are_loaded() {
+        let is_named = |name: &str| {
+            let mut found = LOADED.iter().filter(|one| one.name.get().is_some_and(|known| **known == *name));
+            found.any(|one| one.count.load(Ordering::Relaxed) > 0)
+        };
+        let (first, second) = (Named::new("twice"), Named::new("twice"));
+        assert!(is_named("twice") && !is_named("never"));
+        drop(first);
+        assert!(is_named("twice"));
+        drop(second);
+        assert!(!is_named("twice"));
+        assert!(Named::new("twice").0.is_some() && !is_named("twice"));
+    }
 
     /// The backend that runs on this thread, and the name that an abort would write.
     fn named() -> Option<(String, String)> {

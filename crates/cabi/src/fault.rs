@@ -48,7 +48,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Ends the process if an exception of C++ leaves a backend's function. Rust cannot catch it, and what it unwound is in no known state.
+/// Ends the process if an exception of C++ leaves a backend's function. Rust cannot catch it, and the state of the unwound code is unknown.
 struct Thrown<'a>(&'a Arc<str>);
 
 impl Drop for Thrown<'_> {

@@ -45,7 +45,7 @@ pub fn named_libraries_in(directory: &Path) -> Vec<(String, String, PathBuf)> {
 }
 
 /// The library in a model's own directory: in that of its version, or that of the model. The configuration may name the file (`runtime`).
-pub fn brought_along(config: &ModelConfig, model_dir: &Path, version_dir: &Path) -> Option<PathBuf> {
+pub fn model_supplied(config: &ModelConfig, model_dir: &Path, version_dir: &Path) -> Option<PathBuf> {
     if config.backend.is_empty() || config.backend.contains('/') {
         return None;
     }
@@ -98,7 +98,7 @@ mod tests {
             touch(&model.join(file));
         }
         let config = nerite_config::parse_text("", config.as_bytes()).unwrap();
-        let found = brought_along(&config, model, &model.join("1"));
+        let found = model_supplied(&config, model, &model.join("1"));
         assert_eq!(found, expected.map(|path| model.join(path)));
     }
 

@@ -147,15 +147,15 @@ impl Library {
     }
 }
 
-/// Opens a library that uses the interface. The libraries that it needs for that are opened before.
+/// Opens a library that uses the interface. The libraries that replace Triton's own for it are loaded before.
 pub(crate) fn open_object(path: &Path) -> Result<Object, String> {
     let names = triton_names(path).map_err(|cause| cause.to_string())?;
     stand_in(USUAL_NAME).map_err(|cause| cause.to_string())?;
     for name in names {
         stand_in(&name).map_err(|cause| cause.to_string())?;
     }
-    // SAFETY: the initialisers of the library run here. The operator put it where backends are looked for, or named it in a model's configuration,
-    // which is his trust in it (docs/threats.md); nothing that a client sends names a file that is opened.
+    // SAFETY: the initialisers of the library run here. The operator put it where backends are searched for, or named it in a model's configuration,
+    // and so trusts it (docs/threats.md); nothing that a client sends names a file that is opened.
     unsafe { Object::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|refused| reason(&refused))
 }
 

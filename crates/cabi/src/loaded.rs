@@ -9,6 +9,7 @@ use nerite_config::proto::model_instance_group::Kind;
 use nerite_locks::Mutex;
 use nerite_request::Status;
 
+use crate::crash::Named;
 use crate::fault::Fault;
 use crate::library::Library;
 use crate::objects::{BackendAttribute, BackendObject, BackendParts};
@@ -25,6 +26,8 @@ pub(crate) struct Loaded {
     pub preferred: Vec<ModelInstanceGroup>,
     /// Held while an instance is made, if they may not be made in parallel.
     pub making: Mutex<()>,
+    /// Lets an abort on one of the backend's own threads name it.
+    _named: Named,
     // Dropped last, when the library is closed.
     _present: Present,
 }
@@ -51,7 +54,9 @@ impl Loaded {
         let handle = Handle::to(Arc::clone(&object)).map_err(status_of)?;
         // It is also dropped after a failure, which calls `Finalize`, as in Triton.
         let (is_parallel, preferred, making) = (false, Vec::new(), Mutex::default());
-        let mut loaded = Loaded { library, object, handle, is_parallel, preferred, making, _present: present };
+        let named = Named::new(name);
+        let mut loaded =
+            Loaded { library, object, handle, is_parallel, preferred, making, _named: named, _present: present };
         let initialized = loaded.library.initialize(handle).and_then(|()| query_attribute(&loaded.library, handle));
         loaded.object.is_initializing.store(false, Ordering::Release);
         (loaded.is_parallel, loaded.preferred) = initialized.inspect_err(|status| {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use nerite_backend::{CostBound, DeviceAccess, Instance, InstanceSpec, LoadContext, Model};
+use nerite_backend::{CostBound, DeviceAccess, HostPolicySettings, Instance, InstanceSpec, LoadContext, Model};
 use nerite_config::ModelConfig;
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_locks::Mutex;
@@ -17,6 +17,7 @@ use nerite_request::report::MemoryUsage;
 
 use crate::fault::Fault;
 use crate::limits::RELEASE_PATIENCE;
+use crate::load_waits::changing;
 use crate::loaded::Loaded;
 use crate::objects::{DEVICE_BLOCKING, InstanceObject, Message, ModelObject, ModelParts, ServerObject};
 use crate::server_calls::LateReports;
@@ -35,6 +36,8 @@ struct InitializedModel {
     is_abandoned: AtomicBool,
     /// The turns on each GPU, if the instances on one GPU run one at a time.
     turns: Mutex<BTreeMap<u32, Turn>>,
+    /// The operator's settings of each host policy.
+    host_policies: HostPolicySettings,
 }
 
 /// Held by the instance of a GPU that runs.
@@ -64,8 +67,9 @@ impl CompiledModel {
         let handle = Handle::to(Arc::clone(&object)).map_err(status_of)?;
         // It is also dropped after a failure, which calls `ModelFinalize`: backends free their memory there, as Triton allows.
         let (is_abandoned, turns) = (AtomicBool::new(false), Mutex::default());
-        let held = InitializedModel { object, handle, loaded, is_abandoned, turns };
-        let initialized = held.loaded.library.model_initialize(handle);
+        let host_policies = context.host_policies.clone();
+        let held = InitializedModel { object, handle, loaded, is_abandoned, turns, host_policies };
+        let initialized = changing(&context.model, || held.loaded.library.model_initialize(handle));
         held.object.is_initializing.store(false, Ordering::Release);
         if let Err(status) = initialized {
             log::error!("backend '{}' refuses model '{}': {status}", held.loaded.object.owner, context.model);
@@ -84,14 +88,14 @@ impl CompiledModel {
         self.0.object.settle(config);
     }
 
-    /// What its backend has of it.
+    /// Its object, and the handle that its backend has.
     pub fn object(&self) -> (Arc<ModelObject>, Handle<ModelObject>) {
         (Arc::clone(&self.0.object), self.0.handle)
     }
 }
 
 impl Model for CompiledModel {
-    /// A backend cannot say, but the model's author can. Instances that wait for each other have none.
+    /// A backend cannot state a bound, but the model's author can. Instances that take turns have none, because they wait for each other.
     fn cost_bound(&self) -> CostBound {
         if self.config().is_bound_by_input_sizes().unwrap_or(false) && !self.0.takes_turns() {
             CostBound::InputSizes
@@ -100,13 +104,13 @@ impl Model for CompiledModel {
         }
     }
 
-    /// A backend asks for it by the name of the policy.
+    /// A backend requests such data by the name of the policy.
     fn reads_policy_data(&self) -> bool {
         true
     }
 
-    /// As in Triton, an instance on a GPU reads and writes tensors there where they lie, unless the backend prefers the host, or the model's author says
-    /// that the backend does not do it.
+    /// As in Triton, an instance on a GPU reads and writes tensors in the memory of that GPU. It does not if the backend prefers the host, or if the
+    /// model's author says that the backend does not.
     fn takes_device_memory(&self, spec: &InstanceSpec) -> DeviceAccess {
         let config = self.config();
         let is_host_only = self.0.loaded.is_host_only() || config.parameter(DeviceAccess::PARAMETER) == Some("yes");
@@ -122,8 +126,9 @@ impl Model for CompiledModel {
         let status_of = |fault: Fault| fault.into_status("TRITONBACKEND_ModelInstanceInitialize");
         let config = self.config();
         let kind = kind(&config, spec);
-        // The server binds threads to cores itself, so the policy has no settings.
-        let policy = serde_json::json!({ config.host_policy(&spec.name, spec.device): {} });
+        let policy = config.host_policy(&spec.name, spec.device);
+        let settings = self.0.host_policies.get(&policy).cloned().unwrap_or_default();
+        let policy = serde_json::json!({ policy: settings });
         let policy = Arc::new(Message::new(policy.to_string()));
         let object = Arc::new(InstanceObject {
             model: self.0.handle,
@@ -144,7 +149,7 @@ impl Model for CompiledModel {
         let instance = CompiledInstance { object, handle, model: Arc::clone(&self.0), given, list, meter, turn };
         let loaded = &self.0.loaded;
         let alone = (!loaded.is_parallel).then(|| loaded.making.lock().unwrap_or_else(PoisonError::into_inner));
-        let initialized = loaded.library.instance_initialize(handle);
+        let initialized = changing(&config.name, || loaded.library.instance_initialize(handle));
         drop(alone);
         if let Err(status) = initialized {
             log::error!("backend '{}' refuses instance '{}': {status}", loaded.object.owner, spec.name);
@@ -181,7 +186,7 @@ impl Drop for InitializedModel {
             std::mem::forget(Arc::clone(&self.loaded));
             return;
         }
-        if let Err(status) = self.loaded.library.model_finalize(self.handle) {
+        if let Err(status) = changing(&model, || self.loaded.library.model_finalize(self.handle)) {
             log::error!("backend '{}': TRITONBACKEND_ModelFinalize: {status}", self.loaded.object.owner);
         }
         drop(self.handle.take());

@@ -1,6 +1,7 @@
 //! Which names does a shared library use for Triton's own library?
 //!
-//! Most need `libtritonserver.so`. A library from a Python wheel needs `libtritonserver-717102f0.so`, or another hash.
+//! Most need `libtritonserver.so`. A library from a Python wheel needs `libtritonserver-717102f0.so`, or another hash. So may a library beside it, which the
+//! loader finds by the run path `$ORIGIN`.
 
 use std::fs::File;
 use std::io;
@@ -11,6 +12,8 @@ use std::path::Path;
 const STEM: &str = "libtritonserver";
 /// The longest file name.
 const NAME_BYTES_MAX: usize = 255;
+/// The most libraries that a backend and those beside it need together. Further ones are left to the loader.
+const NEEDED_MAX: usize = 1024;
 /// The most program headers and dynamic entries that are read. A library has some dozens.
 const ENTRIES_MAX: usize = 4096;
 const LOAD: u32 = 1;
@@ -18,10 +21,24 @@ const DYNAMIC: u32 = 2;
 const NEEDED: u64 = 1;
 const STRINGS: u64 = 5;
 
-/// The names of Triton's library among those that this library needs. Empty for a file that is no library: the loader reports the error.
+/// The names of Triton's library among those that this library needs, or the libraries beside it that it needs. Empty for a file that is no library:
+/// the loader reports the error.
 pub fn triton_names(library: &Path) -> io::Result<Vec<String>> {
-    let file = File::open(library)?;
-    Ok(needed(&file).unwrap_or_default().into_iter().filter(|name| name.starts_with(STEM)).collect())
+    let mut names = needed(&File::open(library)?).unwrap_or_default();
+    let mut at = 0;
+    // Names are added while the list is read. Each is added once, so this ends even if libraries need each other.
+    while let Some(name) = names.get(at) {
+        let beside = library.with_file_name(name);
+        let further = File::open(&beside).ok().and_then(|file| needed(&file)).unwrap_or_default();
+        for name in further {
+            if names.len() < NEEDED_MAX && !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        at += 1;
+    }
+    names.retain(|name| name.starts_with(STEM));
+    Ok(names)
 }
 
 struct Segment {
@@ -95,6 +112,33 @@ mod tests {
             assert!(triton_names(&path).unwrap().is_empty());
         }
         assert!(triton_names(&folder.path().join("none")).is_err());
+    }
+
+    /// Makes a library in this folder that needs these, which are there already.
+    fn library(folder: &Path, name: &str, needs: &[&str]) -> std::path::PathBuf {
+        let (path, origin) = (folder.join(name), "-Wl,-rpath,$ORIGIN");
+        let made = std::process::Command::new("cc")
+            .args(["-shared", "-x", "c", "/dev/null", "-x", "none", "-Wl,--no-as-needed", origin, "-o"])
+            .arg(&path)
+            .arg(format!("-Wl,-soname,{name}"))
+            .args(needs.iter().map(|need| folder.join(need)))
+            .status()
+            .unwrap();
+        assert!(made.success());
+        path
+    }
+
+    #[test]
+    fn the_names_that_a_library_beside_it_uses_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        library(folder.path(), "libtritonserver-717102f0.so", &[]);
+        library(folder.path(), "libhelper.so", &["libtritonserver-717102f0.so"]);
+        library(folder.path(), "libmiddle.so", &["libhelper.so"]);
+        let backend = library(folder.path(), "libtriton_x.so", &["libmiddle.so"]);
+        assert_eq!(triton_names(&backend).unwrap(), ["libtritonserver-717102f0.so"]);
+        // They may need each other.
+        library(folder.path(), "libhelper.so", &["libmiddle.so", "libtritonserver-717102f0.so"]);
+        assert_eq!(triton_names(&backend).unwrap(), ["libtritonserver-717102f0.so"]);
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub use observer::{Observer, TraceFunctions, observed_handle, observed_trace, sp
 pub use options::{Control, ServerOptions};
 pub use outstanding::{Counted, Outstanding};
 pub use parameter::{Content, ParameterObject, Value};
-pub use request::RequestObject;
+pub use request::{RequestObject, kept_of};
 pub use response::{Factory, ResponseObject};
 pub use response_path::ResponsePath;
 pub use response_statistics::ResponseStatistics;
@@ -89,6 +89,12 @@ pub(crate) use object;
 /// As [`c_text`]. An empty text needs no allocation: most requests have no id and no sequence.
 pub fn c_cow(text: &str) -> std::borrow::Cow<'static, std::ffi::CStr> {
     if text.is_empty() { c"".into() } else { c_text(text).into() }
+}
+
+/// `[request id: x] `, with which Triton begins its errors about a request.
+pub fn request_prefix(id: &std::ffi::CStr) -> String {
+    let id = id.to_string_lossy();
+    format!("[request id: {}] ", if id.is_empty() { "<id_unknown>" } else { &id })
 }
 
 /// A text that ends with a zero, as C needs it. Text after an inner zero is cut.

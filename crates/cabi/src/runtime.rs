@@ -2,20 +2,23 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, TryLockError, Weak};
 
-use nerite_backend::{BatchStrategy, BroughtAlong, CustomMetrics, LoadContext, Model, Runtime};
+use nerite_backend::{BatchStrategy, CustomMetrics, LoadContext, Model, ModelSuppliedRuntime, Runtime};
+use nerite_config::ModelConfig;
 use nerite_config::proto::ModelInstanceGroup;
-use nerite_config::{MIN_COMPUTE_CAPABILITY, ModelConfig};
 use nerite_locks::Mutex;
 use nerite_request::Status;
 
-use crate::find::brought_along;
+use crate::find::model_supplied;
 use crate::loaded::{Loaded, Presence};
 use crate::model::CompiledModel;
 use crate::objects::count_in;
 use crate::server_calls::LateReports;
 use crate::strategy::{LibraryStrategy, library_of};
+
+/// The setting with the least compute capability of a GPU that is used.
+pub const MIN_COMPUTE_CAPABILITY: &str = "min-compute-capability";
 
 /// A backend with a library file. The library is opened when the first model needs it, and closed after the last one.
 pub struct CompiledBackend {
@@ -27,7 +30,7 @@ pub struct CompiledBackend {
     /// Models that have completed their configuration and are being loaded, by the directories of their versions: models of different repositories
     /// may have the same name.
     completed: Mutex<HashMap<PathBuf, Arc<CompiledModel>>>,
-    /// The backend, kept open for models whose load has asked it something and has not begun, by the same directories.
+    /// The backend, kept open for models whose preferred groups were read and whose load has not begun, by the same directories.
     kept_open: Mutex<HashMap<PathBuf, Arc<Loaded>>>,
 }
 
@@ -55,9 +58,14 @@ impl CompiledBackend {
         }
     }
 
-    /// Whether a model uses it, or its `Finalize` is running.
+    /// Whether a model uses it or is about to, or its `Finalize` is running.
     fn is_loaded(&self) -> bool {
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = match self.last.try_lock() {
+            Ok(last) => last,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // It is being opened, which may take long. Loads of other backends must not wait for that.
+            Err(TryLockError::WouldBlock) => return true,
+        };
         last.as_ref().is_some_and(|(_, presence)| !presence.is_over())
     }
 
@@ -81,14 +89,15 @@ impl CompiledBackend {
         let mut all = settings.clone();
         all.insert("auto-complete-config".to_owned(), self.options.auto_complete.to_string());
         all.insert("backend-directory".to_owned(), self.options.directory.display().to_string());
-        all.insert("min-compute-capability".to_owned(), format!("{MIN_COMPUTE_CAPABILITY:.6}"));
+        let least = || format!("{:.6}", nerite_config::MIN_COMPUTE_CAPABILITY);
+        all.entry(MIN_COMPUTE_CAPABILITY.to_owned()).or_insert_with(least);
         serde_json::json!({ "cmdline": all }).to_string()
     }
 
-    /// The model of this load keeps the backend open itself, or does not need it any more.
+    /// Stops keeping the backend open for this load. The model keeps it open itself, or does not need it any more.
     fn forget_kept_open(&self, context: &LoadContext) {
         let kept_open = self.kept_open.lock().unwrap_or_else(PoisonError::into_inner).remove(&context.version_dir);
-        // Its last function may be called, without the lock.
+        // The lock is not held here, because this may call `Finalize`.
         drop(kept_open);
     }
 
@@ -131,7 +140,7 @@ impl Runtime for CompiledBackend {
     fn give_up(&self, context: &LoadContext) {
         self.forget_kept_open(context);
         let completed = self.completed.lock().unwrap_or_else(PoisonError::into_inner).remove(&context.version_dir);
-        // Its last function is called without the lock.
+        // The lock is not held here, because this may call `ModelFinalize`.
         drop(completed);
     }
 
@@ -154,7 +163,7 @@ impl Runtime for CompiledBackend {
 /// The backends in the directories of models.
 pub struct ModelLibraries {
     options: Options,
-    /// By their library: `Initialize` is called once, however many models it runs.
+    /// The backends by their libraries, so that `Initialize` is called once, however many models a backend runs.
     known: Mutex<HashMap<PathBuf, Arc<CompiledBackend>>>,
 }
 
@@ -165,7 +174,7 @@ impl ModelLibraries {
     }
 }
 
-impl BroughtAlong for ModelLibraries {
+impl ModelSuppliedRuntime for ModelLibraries {
     fn count_in(&self, metrics: &Arc<CustomMetrics>) {
         count_in(metrics);
     }
@@ -185,7 +194,7 @@ impl BroughtAlong for ModelLibraries {
     }
 
     fn find(&self, config: &ModelConfig, model_dir: &Path, version_dir: &Path) -> Option<Arc<dyn Runtime>> {
-        let path = brought_along(config, model_dir, version_dir)?;
+        let path = model_supplied(config, model_dir, version_dir)?;
         let path = std::path::absolute(&path).unwrap_or(path);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         // Backends without models are removed, unless one is being loaded.

@@ -33,7 +33,7 @@ pub trait ServerReports: Send + Sync {
 pub struct LateReports(Arc<OnceLock<Weak<dyn ServerReports>>>);
 
 impl LateReports {
-    /// Sets them, once. They are there as long as `reports` is.
+    /// Sets the reports, once. They can be read as long as `reports` exists.
     pub fn set(&self, reports: &Arc<dyn ServerReports>) {
         self.0.get_or_init(|| Arc::downgrade(reports));
     }
@@ -71,7 +71,7 @@ pub trait ServerCalls: ServerReports {
     /// Sets the exit timeout: the seconds that requests in flight get at the end.
     fn set_exit_timeout(&self, seconds: u32);
 
-    /// Whether it lives.
+    /// Whether it is live.
     fn is_live(&self) -> Result<bool, Status>;
 
     /// Whether that version of a model takes requests; the highest one if the number is below 0.

@@ -58,7 +58,7 @@ pub fn library_of(context: &LoadContext, backends: &Path) -> Result<Option<PathB
 pub(crate) struct LibraryStrategy {
     functions: Functions,
     model: StrategyModel,
-    /// What `ModelBatcherInitialize` made.
+    /// The address that `ModelBatcherInitialize` returned.
     batcher: Kept,
     batch: Option<Forming>,
     /// The messages of each kind so far.
@@ -70,9 +70,9 @@ pub(crate) struct LibraryStrategy {
 /// The batch that is forming.
 #[derive(Clone, Copy)]
 struct Forming {
-    /// What `ModelBatchInitialize` made for it; NULL if it failed.
+    /// The address that `ModelBatchInitialize` returned for it; NULL if it failed.
     userp: Kept,
-    /// Whether others may join. A strategy that refuses the first request does not count it.
+    /// Whether others may join. They may not if the strategy refused the first request.
     is_open: bool,
 }
 

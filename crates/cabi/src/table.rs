@@ -30,8 +30,8 @@ const KINDS: usize = 32;
 
 /// An object with handles.
 pub trait Object: Sized + 'static {
-    /// How its table holds it: as an `Arc`, if calls use it while other calls do, or as a `Box`. A `Box` costs a request less, because no references
-    /// are counted, and because the object needs no locks of its own.
+    /// How its table holds it: as an `Arc` if several calls may use it at the same time, else as a `Box`. A `Box` costs a request less, because no
+    /// references are counted, and because the object needs no locks of its own.
     type Held: Deref<Target = Self> + Send + 'static;
 
     /// Its name in errors.
@@ -165,6 +165,16 @@ impl<T: Object> Table<T> {
             .count()
     }
 
+    /// Looks at each object, as [`Handle::with`] does. This is for rare events, because it goes through all entries.
+    pub fn each(&self, mut look: impl FnMut(&T)) {
+        let entries = self.chunks.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter());
+        for locked in entries.filter_map(Entry::lock_any) {
+            if let Some(held) = locked.object() {
+                look(held);
+            }
+        }
+    }
+
     fn insert(&self, object: T::Held) -> Result<Handle<T>, (Fault, T::Held)> {
         let Some(vacant) = self.vacant() else { return Err((full::<T>(), object)) };
         let (entry, generation) = vacant.fill(object);
@@ -207,7 +217,7 @@ impl<T: Object> Table<T> {
         let cached = T::cache().try_with(|cache| cache.borrow_mut().pop()).ok().flatten();
         cached.or_else(|| {
             let add = |chunk: usize, entries| {
-                // The list makes each chunk once, so there is nothing else yet.
+                // The list makes each chunk once, so the place is empty.
                 let _ = self.chunks.get(chunk).map(|place| place.set(entries));
             };
             let mut some = self.free().some(add);
@@ -284,6 +294,9 @@ mod tests {
         const COUNT: u32 = if cfg!(miri) { 40 } else { 100 };
         let handles: Vec<Handle<Apple>> = (0..COUNT).map(|n| Handle::to(Arc::new(Apple(n))).unwrap()).collect();
         assert!(Apple::table().len() >= COUNT as usize);
+        let mut found = 0;
+        Apple::table().each(|_| found += 1);
+        assert!(found >= COUNT);
         for (n, handle) in handles.iter().enumerate() {
             assert_eq!(handle.get().unwrap().0, n as u32);
             assert_eq!(handle.with(|apple| Ok(apple.0)).unwrap(), n as u32);

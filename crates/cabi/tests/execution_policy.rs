@@ -1,6 +1,8 @@
 //! Which instances of a model run at the same time?
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/requests.rs"]
+mod requests;
 #[path = "support/sample.rs"]
 mod sample;
 
@@ -9,10 +11,11 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use nerite_backend::conformance::context;
-use nerite_backend::{Batch, CostBound, Instance, InstanceSpec, Job, ModelVersion, NoMeter, Runtime};
+use nerite_backend::{CostBound, Instance, Meter, ModelVersion, NoMeter, Runtime};
 use nerite_config::proto::model_instance_group::Kind;
-use nerite_request::{AdmittedRequest, Cancel, Code, Name, Parameter, Parameters, Reply, Response, Sequence, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, Code, Parameter, Reply, Response};
 
+use requests::{batch, instance, request};
 use sample::{backend, config, floats};
 
 /// How long an execution takes. Two that may run at the same time do.
@@ -31,20 +34,10 @@ fn infer(instance: &mut dyn Instance) -> i64 {
 fn answer(instance: &mut dyn Instance, cancel: Cancel) -> Response {
     let (answered, answer) = channel();
     let inputs = vec![floats("IN", &[1.0]), floats("IN1", &[2.0])];
-    let request = AdmittedRequest {
-        id: Name::default(),
-        rows: 1,
-        inputs: inputs.into(),
-        wanted: ["OUT"].map(|name| Wanted { name: name.into(), slot: None }).into_iter().collect(),
-        priority: 0,
-        timeout_us: 0,
-        sequence: Sequence::default(),
-        parameters: Parameters::new(),
-        cancel,
-        reply: Reply::new(move |response| answered.send(response).unwrap_or_default()),
-    };
-    let job = Job::new(request, ModelVersion::unmetered("m").begin(), 1);
-    instance.run(Batch { jobs: vec![job].into(), meter: Arc::new(NoMeter) });
+    let reply = Reply::new(move |response| answered.send(response).unwrap_or_default());
+    let request = AdmittedRequest { cancel, ..request(inputs, ["OUT"], reply) };
+    let meter: Arc<dyn Meter> = Arc::new(NoMeter);
+    instance.run(batch(request, &ModelVersion::unmetered("m"), &meter));
     answer.recv_timeout(NEVER).unwrap()
 }
 
@@ -70,9 +63,8 @@ fn instances(policy: &str, devices: [Option<u32>; 2]) -> [Box<dyn Instance>; 2] 
     let mut context = context(folder.path(), config(&parameters));
     context.settings.insert("policy".to_owned(), policy.to_owned());
     let model = backend.load(&context).unwrap();
-    let make = |(index, device)| model.instance(&InstanceSpec { name: format!("m_{index}"), index, device }).unwrap();
     let [first, second] = devices;
-    [(0, first), (1, second)].map(make)
+    [(0, first), (1, second)].map(|(index, device)| instance(&*model, index, device).unwrap())
 }
 
 #[test]

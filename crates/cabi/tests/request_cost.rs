@@ -4,18 +4,21 @@
 //! `cargo test -p nerite-cabi --test request_cost -- --nocapture` prints the numbers; those of locks by line.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+#[path = "support/requests.rs"]
+mod requests;
 #[path = "support/sample.rs"]
 mod sample;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 
 use nerite_backend::conformance::context;
-use nerite_backend::{Batch, Instance, InstanceSpec, Job, Meter, ModelVersion, NoMeter, Outbox, Runtime, now_ns};
+use nerite_backend::{Batch, Instance, Meter, ModelVersion, NoMeter, Outbox, Runtime};
 use nerite_memory::allocations;
-use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Response, Sequence, Wanted};
+use nerite_request::{Reply, Response};
 
+use requests::{batch, instance, request};
 use sample::{backend, config, floats};
 
 #[global_allocator]
@@ -32,23 +35,16 @@ struct Cost {
     locks: BTreeMap<String, u64>,
 }
 
-fn job(inputs: &[&str]) -> (Job, std::sync::mpsc::Receiver<Response>) {
+/// A request with these inputs, and what receives its responses.
+fn batch_of_one(inputs: &[&str], meter: &Arc<dyn Meter>) -> (Batch, Receiver<Response>) {
     let (to, answers) = channel();
-    let wanted: Vec<Wanted> =
-        inputs.iter().map(|name| Wanted { name: name.replace("IN", "OUT").as_str().into(), slot: None }).collect();
-    let request = AdmittedRequest {
-        id: "".into(),
-        rows: 1,
-        inputs: inputs.iter().map(|name| floats(name, &[1.0, 2.0])).collect(),
-        wanted: wanted.into(),
-        priority: 0,
-        timeout_us: 0,
-        sequence: Sequence::default(),
-        parameters: Parameters::new(),
-        cancel: Cancel::new(),
-        reply: Reply::new(move |response| drop(to.send(response))),
-    };
-    (Job::new(request, ModelVersion::unmetered("m").begin(), now_ns()), answers)
+    let outputs: Vec<String> = inputs.iter().map(|name| name.replace("IN", "OUT")).collect();
+    let request = request(
+        inputs.iter().map(|name| floats(name, &[1.0, 2.0])),
+        outputs.iter().map(String::as_str),
+        Reply::new(move |response| drop(to.send(response))),
+    );
+    (batch(request, &ModelVersion::unmetered("m"), meter), answers)
 }
 
 fn locks() -> BTreeMap<String, u64> {
@@ -64,8 +60,7 @@ fn cost(instance: &mut dyn Instance, inputs: &[&str]) -> Cost {
     let mut least = Cost { allocations: usize::MAX, locks: BTreeMap::new() };
     let meter: Arc<dyn Meter> = Arc::new(NoMeter);
     for round in 0..WARM_UP + COUNTED {
-        let (job, answers) = job(inputs);
-        let batch = Batch { jobs: vec![job].into(), meter: Arc::clone(&meter) };
+        let (batch, answers) = batch_of_one(inputs, &meter);
         let locks_before = locks();
         let mut found = Cost { allocations: 0, locks: BTreeMap::new() };
         let ((), outbox) = Outbox::around(|| {
@@ -93,7 +88,7 @@ fn cost(instance: &mut dyn Instance, inputs: &[&str]) -> Cost {
 fn check(inputs: &[&str], allocations_max: usize, locks_max: u64) {
     let folder = tempfile::tempdir().unwrap();
     let model = backend(folder.path()).load(&context(folder.path(), config("max_batch_size: 8"))).unwrap();
-    let mut instance = model.instance(&InstanceSpec { name: "m_0".into(), index: 0, device: None }).unwrap();
+    let mut instance = instance(&*model, 0, None).unwrap();
     let found = cost(&mut *instance, inputs);
     let locks: u64 = found.locks.values().sum();
     println!(

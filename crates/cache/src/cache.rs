@@ -1,9 +1,10 @@
-//! Where are responses kept, by all threads together?
+//! How do all threads share one cache of responses?
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use nerite_locks::Mutex;
 use nerite_request::InferResponse;
 
 use crate::limits::FREED_HERE_BYTES_MAX;
@@ -33,7 +34,7 @@ pub struct CacheCounts {
     pub hits: u64,
     /// Look-ups that found none.
     pub misses: u64,
-    /// Responses that were given up for others.
+    /// Responses that were evicted for others.
     pub evictions: u64,
     /// Time of all look-ups, in ns.
     pub lookup_ns: u64,
@@ -46,7 +47,7 @@ pub struct CacheCounts {
 pub enum Kept {
     /// It is kept.
     Yes,
-    /// An equal request had the same key meanwhile.
+    /// A response with this key is already kept.
     Known,
     /// It has this many bytes, more than the whole cache may have.
     TooLarge(u64),
@@ -83,7 +84,7 @@ impl ResponseCache {
         self.lookup_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// Keeps a copy of a response. Others are given up for it.
+    /// Keeps a copy of a response. Others are evicted for it.
     pub fn keep(&self, key: Key, response: &InferResponse) -> Kept {
         let begun = Instant::now();
         let kept = self.keep_copy(key, response);
@@ -113,7 +114,7 @@ impl ResponseCache {
     fn keep_copy(&self, key: Key, response: &InferResponse) -> Kept {
         let bytes = Stored::bytes_of(response);
         {
-            // Nothing is copied that is not kept.
+            // A response is copied only if it can be kept.
             let lru = self.lock();
             if bytes > lru.bytes_max() {
                 return Kept::TooLarge(bytes);
@@ -138,12 +139,12 @@ impl ResponseCache {
         }
     }
 
-    /// Frees responses that are not kept any more, without the lock.
+    /// Counts evicted responses, and frees them without the lock.
     fn give_up(&self, evicted: Vec<Arc<Stored>>) {
         self.evictions.fetch_add(evicted.len() as u64, Ordering::Relaxed);
         let bytes: u64 = evicted.iter().map(|stored| stored.output_bytes() as u64).sum();
         if bytes > FREED_HERE_BYTES_MAX {
-            // Without a thread it is freed here, when the closure is dropped.
+            // If no thread can be started, they are freed here, when the closure is dropped.
             drop(std::thread::Builder::new().name("nerite-cache".to_owned()).spawn(move || drop(evicted)));
         }
     }
@@ -165,7 +166,7 @@ mod tests {
     fn response(bytes: usize) -> InferResponse {
         let data = Buffer::from(vec![3; bytes]);
         let shape = [bytes as i64].into_iter().collect();
-        let output = Output { name: "Y".into(), datatype: DataType::Uint8, shape, data, placed: true };
+        let output = Output { index: 0, name: "Y".into(), datatype: DataType::Uint8, shape, data, placed: true };
         InferResponse { outputs: vec![output].into(), ..InferResponse::default() }
     }
 

@@ -14,7 +14,7 @@ use crate::limits::CHUNK_BYTES;
 pub struct Key([u8; 32]);
 
 impl Key {
-    /// The key of the same question among those of one client, named so.
+    /// The key of the same request among those of this client only.
     pub fn of_client(&self, client: &str) -> Key {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.0).update(client.as_bytes());
@@ -27,7 +27,7 @@ impl Key {
 pub struct KeyWriter(blake3::Hasher);
 
 impl KeyWriter {
-    /// For a request to the model version that was loaded as this number.
+    /// The writer for a request to the model version of this generation.
     pub fn new(generation: u64) -> KeyWriter {
         let mut key = KeyWriter(blake3::Hasher::new());
         key.number(generation);

@@ -1,4 +1,4 @@
-//! How large may things of the response cache become?
+//! How large may the response cache and its entries become?
 
 /// The most responses that are kept, however small they are. Growing a table of this size takes some milliseconds, and other requests wait meanwhile.
 pub const ENTRIES_MAX: usize = 1 << 18;

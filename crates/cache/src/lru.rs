@@ -12,7 +12,7 @@ use crate::limits::{ENTRIES_MAX, EVICTED_MAX};
 pub struct Lru<V> {
     bytes_max: u64,
     bytes: u64,
-    /// The time of the last use. Each use is another time.
+    /// The logical time of the last use. It advances with each use.
     now: u64,
     entries: HashMap<Key, Entry<V>>,
     by_use: BTreeMap<u64, Key>,
@@ -28,13 +28,13 @@ struct Entry<V> {
 /// The outcome of storing a value.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Inserted<V> {
-    /// It is kept, and these went for it.
+    /// It is kept. These values were evicted for it.
     Kept(Vec<V>),
-    /// Its key is there already.
+    /// A value with its key is already kept.
     Known,
-    /// It is larger than everything together may be.
+    /// It is larger than the limit of all values together.
     TooLarge,
-    /// So many went that the next try will find more room.
+    /// It is not kept, although these values were evicted: no more may be evicted at once. A later call finds more room.
     Crowded(Vec<V>),
 }
 
@@ -59,7 +59,7 @@ impl<V> Lru<V> {
         bytes <= self.bytes_max && !self.entries.contains_key(key)
     }
 
-    /// Keeps a value, and gives up others for it.
+    /// Keeps a value, and evicts others for it.
     pub fn insert(&mut self, key: Key, value: V, bytes: u64) -> Inserted<V> {
         if self.entries.contains_key(&key) {
             return Inserted::Known;
@@ -118,10 +118,10 @@ mod tests {
 
     /// Each word inserts a value of this many bytes for a letter (`a3`) or uses one (`a`). Checks what is there at the end.
     #[track_caller]
-    fn check(deeds: &str, expect: &str) {
+    fn check(operations: &str, expect: &str) {
         let mut lru = Lru::new(10);
-        for deed in deeds.split_whitespace() {
-            let (letter, bytes) = deed.split_at(1);
+        for operation in operations.split_whitespace() {
+            let (letter, bytes) = operation.split_at(1);
             let number = u64::from(letter.as_bytes()[0]);
             match bytes.parse() {
                 Ok(bytes) => drop(lru.insert(key(number), letter, bytes)),
@@ -129,7 +129,7 @@ mod tests {
             }
         }
         let letters = (b'a'..=b'z').filter(|letter| lru.entries.contains_key(&key(u64::from(*letter))));
-        assert_eq!(String::from_utf8(letters.collect()).expect("letters"), expect, "{deeds}");
+        assert_eq!(String::from_utf8(letters.collect()).expect("letters"), expect, "{operations}");
     }
 
     #[test]
@@ -157,11 +157,11 @@ mod tests {
     proptest! {
         #[test]
         fn it_never_holds_more_than_it_may_and_loses_nothing_else(
-            deeds in prop::collection::vec((0u64..20, 0u64..40), 0..200), bytes_max in 0u64..100,
+            operations in prop::collection::vec((0u64..20, 0u64..40), 0..200), bytes_max in 0u64..100,
         ) {
             let mut lru = Lru::new(bytes_max);
             let mut there = 0;
-            for (number, bytes) in deeds {
+            for (number, bytes) in operations {
                 match lru.insert(key(number), bytes, bytes) {
                     Inserted::Kept(evicted) => {
                         there = there + 1 - evicted.len();

@@ -21,7 +21,7 @@ impl Stored {
             let shape = size_of_val(&output.shape[..]);
             OUTPUT_BYTES + (output.data.len() + output.name.len() + shape) as u64
         });
-        // A value may be a text, and is small otherwise.
+        // Only texts count for their size, because other values are small.
         let parameters = response.parameters.iter().map(|(name, value)| {
             let text = if let nerite_request::Parameter::String(text) = value { text.len() } else { 0 };
             OUTPUT_BYTES + (name.len() + text) as u64
@@ -29,7 +29,7 @@ impl Stored {
         RESPONSE_BYTES + outputs.sum::<u64>() + parameters.sum::<u64>()
     }
 
-    /// A copy of that response, counted.
+    /// A copy of that response. The copied bytes are counted.
     pub fn copy_of(response: &InferResponse) -> Result<Stored, NoMemory> {
         let copy = |output: &Output| {
             let data = output.data.try_private(Reason::ResponseCache)?;

@@ -1,8 +1,9 @@
-//! How long does an inference through a lease take, beside a bare ping-pong over the same kind of socket?
+//! How long does an inference through a lease take, compared with a bare ping-pong over the same kind of socket?
 //!
-//! `cargo run --release --example session_latency -- <session socket> [requests] [model]`, against a server with the model
-//! `simple`, or `identity_fp32`, which shows what the server takes without an engine. All are taken in turns of 200, so that what disturbs one disturbs the others. The inference is asked for as a request, as one that the
-//! server has prepared, and as 32 of those in one packet (the time of each).
+//! `cargo run --release --example session_latency -- <session socket> [requests] [model]`, against a server with the model `simple`, or with `identity_fp32`,
+//! which shows the time that the server takes without an engine. Four kinds of calls are measured, in turns of 200 calls each, so that a disturbance affects
+//! all of them: the ping-pong, the inference as a request, the inference that the server has prepared, and 32 prepared inferences in one packet (the time of
+//! each).
 #![expect(clippy::print_stdout, reason = "an example prints what it found")]
 
 use std::io;
@@ -12,14 +13,14 @@ use std::time::{Duration, Instant};
 use nerite_client::{DataType, Error, Lease, PreparedRequest, Request, Session};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 
-/// Bytes of one request of this example: the ping-pong carries as many.
+/// The size of one request of this example. The packets of the ping-pong have the same size.
 const PACKET_BYTES: usize = 320;
 const TURN: usize = 200;
 const TOGETHER: usize = 32;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut words = std::env::args().skip(1);
-    let socket = words.next().ok_or("which socket?")?;
+    let socket = words.next().ok_or("give the path of the session socket")?;
     let requests: usize = words.next().map_or(Ok(20_000), |word| word.parse())?;
     let model = words.next().unwrap_or_else(|| "simple".to_owned());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -83,7 +84,7 @@ fn request(model: &str, lease: &Lease) -> Request {
         .output_in_window("OUTPUT1", lease.window(192, 64))
 }
 
-/// A thread that sends back what it gets.
+/// Starts a thread that sends back what it receives. Returns the other end of its socket.
 #[expect(clippy::disallowed_methods, reason = "an example may panic")]
 fn echo() -> io::Result<OwnedFd> {
     let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;

@@ -1,6 +1,6 @@
 //! How are tensors converted to arrays of the crate `ndarray` and back?
 //!
-//! Arrays own their elements, so data in shared memory is copied once each way. Nothing here lends memory that the server may write.
+//! Arrays own their elements, so data in shared memory is copied once in each direction. No function here lends memory that the server may write.
 
 use ndarray::{ArrayBase, ArrayD, ArrayViewD, Data, Dimension, IxDyn};
 use nerite_memory::{CellsMut, Number};
@@ -8,7 +8,7 @@ use nerite_memory::{CellsMut, Number};
 use crate::{Element, Error, Output, SharedMemory, Tensor, TensorBuffer, View};
 
 impl Tensor {
-    /// A tensor of an array's elements, row-major, whatever their order in memory.
+    /// A tensor of an array's elements in row-major order. The array itself may have another order in memory.
     ///
     /// ```
     /// use nerite_client::Tensor;
@@ -43,8 +43,7 @@ impl Output {
         array(&self.name, &dims(&self.name, &self.shape)?, self.to_vec()?)
     }
 
-    /// The elements where they lie, as an array of the output's shape: no copy. As with [`Output::as_slice`], Err for an output in a
-    /// lease.
+    /// An array of the output's shape over the elements, without a copy. As [`Output::as_slice`], it returns an error for an output in a lease.
     pub fn as_array<T: Element>(&self) -> Result<ArrayViewD<'_, T>, Error> {
         let (shape, elements) = (dims(&self.name, &self.shape)?, self.as_slice::<T>()?);
         let have = size_of_val(elements);
@@ -53,7 +52,7 @@ impl Output {
 }
 
 impl SharedMemory {
-    /// Copies an array's elements, row-major, to byte `offset` and after. The offset must be a multiple of their size.
+    /// Copies an array's elements in row-major order, from byte `offset` on. The offset must be a multiple of the element size.
     pub fn write_array<T: Number, D: Dimension>(
         &self,
         offset: usize,
@@ -64,7 +63,7 @@ impl SharedMemory {
 }
 
 impl TensorBuffer {
-    /// Copies an array of the buffer's shape in.
+    /// Copies an array of the buffer's shape into the buffer.
     pub fn fill_from_array<T: Element, D: Dimension>(
         &mut self,
         array: &ArrayBase<impl Data<Elem = T>, D>,
@@ -99,7 +98,7 @@ fn array<T>(name: &str, shape: &[usize], elements: Vec<T>) -> Result<ArrayD<T>, 
     ArrayD::from_shape_vec(IxDyn(shape), elements).map_err(|_| uneven::<T>(name, shape, have))
 }
 
-/// A shape that a server or a caller gave, which may not be that of the elements.
+/// The error if the shape, which the server or the caller gave, does not fit the number of elements.
 fn uneven<T>(name: &str, shape: &[usize], have: usize) -> Error {
     let need = shape.iter().fold(size_of::<T>(), |bytes, dim| bytes.saturating_mul(*dim));
     Error::Size { name: name.to_owned(), need, have }

@@ -1,7 +1,7 @@
 //! How does a program without async code call a server?
 //!
-//! The clients of this module have the calls of [`crate::http::Client`] and [`crate::grpc::Client`], and return when the answer is there. [`wait`]
-//! waits for any other call of this crate.
+//! The clients of this module have the same calls as [`crate::http::Client`] and [`crate::grpc::Client`]. Each call returns when the answer has arrived.
+//! [`wait`] waits for any other call of this crate.
 //!
 //! ```no_run
 //! use nerite_client::{DataType, Region, Request, blocking};
@@ -23,7 +23,7 @@
 
 pub use crate::runtime::wait;
 
-/// Methods that wait for the method of that name of the client within.
+/// Makes methods that call the method of the same name of the inner client, and wait for its result.
 macro_rules! waits {
     ($($(#[$about:meta])* fn $name:ident(&self $(, $given:ident: $type:ty)*) -> $answer:ty;)*) => {
         $($(#[$about])*
@@ -33,7 +33,7 @@ macro_rules! waits {
     };
 }
 
-/// A client of either protocol, and the calls that both have.
+/// Makes the client of a protocol, with the calls that both protocols have, and further ones.
 macro_rules! client {
     ($protocol:ident, $($rest:tt)*) => {
         use std::path::Path;
@@ -54,12 +54,12 @@ macro_rules! client {
                 Client::with_options(endpoint, &ClientOptions::default())
             }
 
-            /// The same, with limits of time, certificates and a token.
+            /// As [`Client::new`], with time limits, certificates and a token.
             pub fn with_options(endpoint: &str, options: &ClientOptions) -> Result<Client, Error> {
                 Ok(Client { client: within(|| crate::$protocol::Client::with_options(endpoint, options))? })
             }
 
-            /// The same client, which sends a header with every request, such as the key of a restricted call.
+            /// Adds a header that the client sends with every request, such as the key of a restricted call.
             pub fn with_header(self, name: &str, value: &str) -> Result<Client, Error> {
                 Ok(Client { client: self.client.with_header(name, value)? })
             }
@@ -75,28 +75,28 @@ macro_rules! client {
                 fn server_metadata(&self) -> ServerReport;
                 /// A model's versions and tensors.
                 fn model_metadata(&self, model: &str, version: Option<u64>) -> ModelReport;
-                /// One inference.
+                /// Runs one inference.
                 fn infer(&self, request: &Request) -> Response;
-                /// The models of the repositories; with `ready`, only those that take requests.
+                /// The models of the repositories. With `ready`, only those that take requests.
                 fn repository_index(&self, ready: bool) -> Vec<IndexEntry>;
                 /// Loads a model, or reloads it. `config` replaces its configuration, in JSON.
                 fn load_model(&self, model: &str, config: Option<&str>) -> ();
-                /// Unloads a model; with `dependents`, also the models of an ensemble.
+                /// Unloads a model. With `dependents`, also the models that an ensemble uses.
                 fn unload_model(&self, model: &str, dependents: bool) -> ();
-                /// The statistics of inference so far, for one model or all.
+                /// The inference statistics so far, of one model or of all.
                 fn statistics(&self, model: Option<&str>) -> Vec<StatisticsReport>;
-                /// The system shared memory regions that the server knows: all, or the one with this name.
+                /// The system shared memory regions that are registered: all, or the one with this name.
                 fn system_regions(&self, name: Option<&str>) -> Vec<SystemRegionReport>;
-                /// Registers `byte_size` bytes from `offset` on of the object `key` as `name`.
+                /// Registers `byte_size` bytes of the shared memory object `key`, from `offset` on, as `name`.
                 fn register_system_region(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> ();
                 /// Unregisters a region.
                 fn unregister_system_region(&self, name: &str) -> ();
                 /// Unregisters all system regions, including those of other clients.
                 fn unregister_system_regions(&self) -> ();
-                /// A session with the same server, if its socket is at the default path. `None` for a server on another host, or of
-                /// another kind.
+                /// A session with the same server, if its socket is at the default path. `None` for a server on another host, or for a server other than
+                /// nerite.
                 fn session(&self) -> Option<Session>;
-                /// As `session`, with a socket at `path`.
+                /// As `session`, for the socket at `path`.
                 fn session_at(&self, path: impl AsRef<Path>) -> Option<Session>;
                 $($rest)*
             }
@@ -115,7 +115,7 @@ pub mod http {
     client! { http,
         /// A model's configuration, as the server completed it, in JSON.
         fn model_config(&self, model: &str, version: Option<u64>) -> String;
-        /// The text of any page of the server, such as `/metrics` where the endpoint is the metrics port.
+        /// The text of any page of the server, such as `/metrics` if the endpoint is the metrics port.
         fn page(&self, path: &str) -> String;
     }
 }
@@ -130,13 +130,13 @@ pub mod grpc {
     }
 
     impl Client {
-        /// Opens a stream of requests and responses. The first answer reports an error in opening.
+        /// Opens a stream of requests and responses. If opening fails, the first answer is the error.
         pub fn stream(&self) -> Result<Stream, Error> {
             Ok(Stream { stream: within(|| Ok(self.client.stream()))? })
         }
     }
 
-    /// A blocking [`InferStream`]. The iterator gives its answers. After [`Stream::finish`] it ends with the last one.
+    /// A blocking [`InferStream`]. It is an iterator over the answers. After [`Stream::finish`] it ends with the last answer.
     ///
     /// ```no_run
     /// # fn call(client: nerite_client::blocking::grpc::Client, requests: Vec<nerite_client::Request>)
@@ -157,12 +157,12 @@ pub mod grpc {
     }
 
     impl Stream {
-        /// Sends one request; does not wait for its answer.
+        /// Sends one request, without waiting for its answer.
         pub fn send(&mut self, request: &Request) -> Result<(), Error> {
             wait(self.stream.send(request))
         }
 
-        /// Says that no further request comes. Answers still do.
+        /// Declares that no more requests follow. Answers still arrive.
         pub fn finish(&mut self) {
             self.stream.finish();
         }

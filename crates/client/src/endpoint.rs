@@ -7,7 +7,7 @@ use crate::Error;
 /// An address: `http://host:port`, `https://host:port`, `host:port`, or `unix:/path`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Endpoint {
-    /// Host and port, as for connecting and for the Host header; and whether TLS is spoken there.
+    /// Host and port, for connecting and for the Host header, and whether the server speaks TLS.
     Tcp { authority: String, secure: bool },
     /// A Unix socket.
     Unix { path: PathBuf },
@@ -37,7 +37,7 @@ impl Endpoint {
         }
     }
 
-    /// What the Host header says; servers on Unix sockets ignore it.
+    /// The value of the Host header. Servers on Unix sockets ignore it.
     pub(crate) fn authority(&self) -> &str {
         match self {
             Endpoint::Tcp { authority, .. } => authority,
@@ -45,14 +45,14 @@ impl Endpoint {
         }
     }
 
-    /// The host, if TLS is spoken there.
+    /// The host, if the server speaks TLS.
     pub(crate) fn secure_host(&self) -> Option<&str> {
         let Endpoint::Tcp { authority, secure: true } = self else { return None };
         let (host, _) = authority.rsplit_once(':')?;
         Some(host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host))
     }
 
-    /// What HTTP/2 calls the scheme and the server.
+    /// The scheme and the authority, as HTTP/2 writes them.
     pub(crate) fn origin(&self) -> String {
         let scheme = if self.secure_host().is_some() { "https" } else { "http" };
         format!("{scheme}://{}", self.authority())

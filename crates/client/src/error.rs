@@ -5,10 +5,12 @@ pub use nerite_request::Code;
 use nerite_request::Status;
 use nerite_tensor::{DataType, ShapeError};
 
-/// Why a call gave no result.
+use crate::HandshakeFault;
+
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The address cannot be one of a server.
+    /// The address of the server is not valid.
     #[error(
         "endpoint '{endpoint}' is not understood: {reason}; write http://host:port, https://host:port or unix:/path"
     )]
@@ -18,15 +20,15 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// Nobody answers at the address.
+    /// No server answers at the address.
     #[error("cannot connect to {endpoint}: {reason}")]
     Connect {
         /// The address as given.
         endpoint: String,
-        /// What the system says.
+        /// The system's error text.
         reason: String,
     },
-    /// A process that this program does not trust listens at the session socket. Nothing was sent.
+    /// A process that this program does not trust listens at the session socket. Nothing was sent to it.
     #[error("session socket {endpoint} is not used: {reason}; {cure}")]
     Untrusted {
         /// The socket's path.
@@ -36,15 +38,23 @@ pub enum Error {
         /// What to do.
         cure: String,
     },
-    /// The connection broke before an answer came. Whether the server has carried out the request is unknown.
+    /// The connection broke before an answer arrived. It is unknown whether the server has carried out the request.
     #[error("connection to {endpoint} broke: {reason}")]
     Broken {
         /// The address as given.
         endpoint: String,
-        /// What the connection says.
+        /// The connection's error text.
         reason: String,
     },
-    /// The answer was not there in time. Whether the server has carried out the request is unknown.
+    /// The client and the server do not agree on TLS: on whether they use it, or on a certificate.
+    #[error("cannot connect to {endpoint}: {fault}")]
+    Handshake {
+        /// The address as given.
+        endpoint: String,
+        /// What they do not agree on.
+        fault: HandshakeFault,
+    },
+    /// The answer did not arrive in time. It is unknown whether the server has carried out the request.
     #[error("no answer from {endpoint} within {limit_ms} ms; ClientOptions::request_max allows more")]
     TimedOut {
         /// The address as given.
@@ -52,10 +62,10 @@ pub enum Error {
         /// The limit of one call.
         limit_ms: u128,
     },
-    /// A call of [`crate::blocking`] cannot be waited for here.
+    /// A call of [`crate::blocking`] cannot wait here.
     #[error("cannot wait: {0}")]
     Blocking(String),
-    /// Certificates that cannot be used.
+    /// The certificates cannot be used.
     #[error("TLS: {what}: {reason}")]
     Tls {
         /// The certificates, or the part of them that cannot be used.
@@ -63,13 +73,13 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
-    /// The server refused, in its own words.
+    /// The server refused the call. The text is the server's.
     #[error("{0}")]
     Refused(Status),
-    /// The server's answer is not one of this protocol.
+    /// The server's answer does not follow the protocol, or cannot be used.
     #[error("answer not understood: {0}")]
     Answer(String),
-    /// The shape cannot be one of a tensor.
+    /// The shape is not a valid shape of a tensor.
     #[error("tensor '{name}': {source}")]
     Shape {
         /// The tensor's name.
@@ -82,30 +92,30 @@ pub enum Error {
     Memory {
         /// The tensor's name.
         name: String,
-        /// How much was asked for.
+        /// How much memory was requested.
         source: NoMemory,
     },
-    /// The data is not as long as datatype and shape say.
+    /// The data does not have the size that follows from datatype and shape.
     #[error("tensor '{name}' of this shape has {need} bytes, its data has {have}")]
     Size {
         /// The tensor's name.
         name: String,
-        /// Bytes by datatype and shape.
+        /// Bytes that follow from datatype and shape.
         need: usize,
-        /// Bytes given.
+        /// Bytes that the data has.
         have: usize,
     },
-    /// An array is given for a tensor of another shape.
+    /// The array has another shape than the tensor.
     #[error("tensor '{name}' has the shape {need:?}, the array {have:?}")]
     ArrayShape {
         /// The tensor's name.
         name: String,
         /// Its dimensions.
         need: Vec<usize>,
-        /// The array's.
+        /// The array's dimensions.
         have: Vec<usize>,
     },
-    /// A BYTES tensor whose element count differs from its shape, or whose elements are not encoded correctly.
+    /// A BYTES tensor has another number of elements than its shape, or its elements are not encoded correctly.
     #[error("tensor '{name}': {reason}")]
     Strings {
         /// The tensor's name.
@@ -113,22 +123,22 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
-    /// The elements are not of the type asked for.
+    /// The elements are not of the requested type.
     #[error("tensor '{name}' holds {held}, asked for as {requested}")]
     Datatype {
         /// The tensor's name.
         name: String,
         /// Its datatype.
         held: DataType,
-        /// The datatype asked for.
+        /// The requested datatype.
         requested: DataType,
     },
     /// The answer has no such output.
     #[error("no output '{name}' in the answer, which has [{have}]")]
     NoOutput {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The outputs there are.
+        /// The outputs that the answer has.
         have: String,
     },
     /// The output lies in a region, not in the answer.
@@ -137,7 +147,7 @@ pub enum Error {
         /// The output's name.
         name: String,
     },
-    /// A region could not be made, or does not reach as far as asked.
+    /// A region could not be made, or is too short for the requested window.
     #[error("region '{key}': {reason}")]
     Region {
         /// The region's key.
@@ -145,7 +155,7 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
-    /// A call that a session cannot make.
+    /// The session cannot make this call.
     #[error("session: {0}")]
     Session(String),
 }

@@ -1,4 +1,4 @@
-//! How is a server asked over gRPC?
+//! How does a client call a server over gRPC?
 
 mod call;
 mod cuda;
@@ -11,12 +11,12 @@ pub use nerite_wire::proto::messages as proto;
 
 use self::call::Caller;
 pub use self::stream::{InferStream, StreamReply};
-use crate::placing::Placing;
+use crate::pending_placement::PendingPlacement;
 use crate::region::{Registers, Registration};
 use crate::report::{IndexEntry, ModelReport, ServerReport, StatisticsReport, SystemRegionReport};
 use crate::{ClientOptions, Error, Registrar, Request, Response, message};
 
-/// A client of the gRPC protocol. Cloning it is cheap and shares its connection; it connects at the first call.
+/// A client of the gRPC protocol. Cloning it is cheap and shares its connection. It connects at the first call.
 ///
 /// ```no_run
 /// use nerite_client::{Request, Tensor, grpc};
@@ -40,18 +40,17 @@ impl Client {
         Client::with_options(endpoint, &ClientOptions::default())
     }
 
-    /// The same, with limits of time, certificates and a token.
+    /// As [`Client::new`], with time limits, certificates and a token.
     pub fn with_options(endpoint: &str, options: &ClientOptions) -> Result<Client, Error> {
         Ok(Client { caller: Caller::new(endpoint, options)? })
     }
 
-    /// The header `authorization` that it sends.
+    /// The header `authorization` that the client sends.
     pub(crate) fn authorization(&self) -> Option<&str> {
         self.caller.authorization()
     }
 
-    /// The same client, which sends a header with every call, such as the key of a restricted one. `authorization` replaces the token of the
-    /// options.
+    /// Adds a header that the client sends with every call, such as the key of a restricted call. The header `authorization` replaces the token of the options.
     pub fn with_header(mut self, name: &str, value: &str) -> Result<Client, Error> {
         self.caller.add_header(name, value)?;
         Ok(self)
@@ -135,7 +134,7 @@ impl Client {
         self.call("ModelConfig", message).await
     }
 
-    /// One inference. Inline tensors are sent in the message. Tensors in regions are not sent.
+    /// Runs one inference. Inline tensors are sent in the message. Tensors in regions are not sent.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
@@ -147,18 +146,19 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn infer(&self, request: &Request) -> Result<Response, Error> {
-        let placing = Placing::of(request);
-        let message = message::request(request, placing.as_ref().map(Placing::key));
-        let mut response = message::response(self.call("ModelInfer", message).await?)?;
-        if let Some(placing) = placing {
-            placing.settle(&mut response).await?;
-            placing.end();
+        let placement = PendingPlacement::of(request);
+        let message = message::request(request, placement.as_ref().map(PendingPlacement::key));
+        let answer = self.caller.unary_in(request.trace(), "ModelInfer", message).await?;
+        let mut response = message::response(answer)?;
+        if let Some(placement) = placement {
+            placement.settle(&mut response).await?;
+            placement.end();
         }
         Ok(response)
     }
 
-    /// Opens a stream of requests and responses, for models that answer many times, and for order. Call it inside a tokio runtime. The first answer
-    /// reports an error in opening.
+    /// Opens a stream of requests and responses, for models that answer many times, or to keep requests in order. Call it inside a tokio runtime. If opening
+    /// fails, the first answer is the error.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::grpc::Client, requests: Vec<nerite_client::Request>)
@@ -177,7 +177,7 @@ impl Client {
         InferStream::open(&self.caller)
     }
 
-    /// The models of the repositories; with `ready`, only those that take requests.
+    /// The models of the repositories. With `ready`, only those that take requests.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
@@ -206,7 +206,7 @@ impl Client {
         self.call("RepositoryModelLoad", message).await.map(|_: proto::RepositoryModelLoadResponse| ())
     }
 
-    /// Unloads a model; with `dependents`, also the models of an ensemble.
+    /// Unloads a model. With `dependents`, also the models that an ensemble uses.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
@@ -220,7 +220,7 @@ impl Client {
         self.call("RepositoryModelUnload", message).await.map(|_: proto::RepositoryModelUnloadResponse| ())
     }
 
-    /// The statistics of inference so far, for one model or all.
+    /// The inference statistics so far, of one model or of all.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
@@ -234,7 +234,7 @@ impl Client {
         answer.model_stats.into_iter().map(message::statistics).collect()
     }
 
-    /// The system shared memory regions that the server knows: all, or the one with this name.
+    /// The system shared memory regions that are registered: all, or the one with this name.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
@@ -249,7 +249,7 @@ impl Client {
         Ok(answer.regions.into_values().map(message::system_region).collect())
     }
 
-    /// Registers `byte_size` bytes from `offset` on of the object `key` as `name`. For an object of your own,
+    /// Registers `byte_size` bytes of the shared memory object `key`, from `offset` on, as `name`. For a [`Region`](crate::Region),
     /// [`Region::register`](crate::Region::register) also unregisters it again.
     ///
     /// ```no_run
@@ -294,7 +294,7 @@ impl Client {
         self.unregister_system_region("").await
     }
 
-    /// The trace settings, of the server or a model; `changes` are applied first.
+    /// Applies `changes` to the trace settings of the server or of a model, and returns all of them.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
@@ -310,7 +310,7 @@ impl Client {
         self.call("TraceSetting", proto::TraceSettingRequest { settings: changes, model_name }).await
     }
 
-    /// The log settings; `changes` are applied first.
+    /// Applies `changes` to the log settings, and returns all of them.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
@@ -349,7 +349,7 @@ impl From<&Client> for Registrar {
     }
 }
 
-/// A server that is stopping, or newer, may refuse a health check. That counts as no.
+/// The answer to a health check. A server that is stopping, or a newer server, may refuse a health check. Such a refusal counts as `false`.
 fn no_if_unavailable(answer: Result<bool, Error>) -> Result<bool, Error> {
     match answer {
         Err(Error::Refused(status)) if matches!(status.code, Code::Unavailable | Code::NotFound) => Ok(false),

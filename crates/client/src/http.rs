@@ -1,4 +1,4 @@
-//! How is a server asked over HTTP?
+//! How does a client call a server over HTTP?
 
 mod body;
 mod connection;
@@ -15,16 +15,17 @@ use nerite_request::Code;
 use self::connection::{Answer, Connections, JSON_LENGTH};
 use self::render::Object;
 use crate::connect::Connector;
-use crate::placing::Placing;
+use crate::pending_placement::PendingPlacement;
 use crate::region::{Registers, Registration};
 use crate::report::{self, IndexEntry, ModelReport, ServerReport, StatisticsReport, SystemRegionReport};
 use crate::token::AUTHORIZATION;
+use crate::trace::Trace;
 use crate::{ClientOptions, Error, Registrar, Request, Response};
 
 /// The name of the protocol in TLS (ALPN).
 const PROTOCOL: &[u8] = b"http/1.1";
 
-/// A client of the HTTP protocol. Cloning it is cheap and shares its connections; it connects at the first call.
+/// A client of the HTTP protocol. Cloning it is cheap and shares its connections. It connects at the first call.
 ///
 /// ```no_run
 /// use nerite_client::{Request, Tensor, http};
@@ -49,7 +50,7 @@ impl Client {
         Client::with_options(endpoint, &ClientOptions::default())
     }
 
-    /// The same, with limits of time, certificates and a token.
+    /// As [`Client::new`], with time limits, certificates and a token.
     pub fn with_options(endpoint: &str, options: &ClientOptions) -> Result<Client, Error> {
         let connections = Arc::new(Connections::new(Connector::new(endpoint, options, PROTOCOL)?));
         let client = Client { connections, headers: HeaderMap::new() };
@@ -59,13 +60,13 @@ impl Client {
         }
     }
 
-    /// The same client, which sends a header with every request, such as the key of a restricted call. `authorization` replaces the token of the
+    /// Adds a header that the client sends with every request, such as the key of a restricted call. The header `authorization` replaces the token of the
     /// options.
     pub fn with_header(mut self, name: &str, value: &str) -> Result<Client, Error> {
         let fault = |reason: String| Error::Endpoint { endpoint: format!("header {name}"), reason };
         let key = HeaderName::try_from(name).map_err(|reason| fault(reason.to_string()))?;
         let mut value = HeaderValue::from_str(value).map_err(|reason| fault(reason.to_string()))?;
-        // Not shown with the client.
+        // The debug output of the client must not show the value.
         value.set_sensitive(true);
         if key == AUTHORIZATION {
             self.headers.remove(AUTHORIZATION);
@@ -74,7 +75,7 @@ impl Client {
         Ok(self)
     }
 
-    /// The header `authorization` that it sends.
+    /// The header `authorization` that the client sends.
     pub(crate) fn authorization(&self) -> Option<&str> {
         self.headers.get(AUTHORIZATION)?.to_str().ok()
     }
@@ -147,7 +148,7 @@ impl Client {
         into_text(self.get(&format!("{}/config", model_path(model, version))).await?)
     }
 
-    /// One inference. Inline tensors are sent as they lie in memory. Tensors in regions are not sent.
+    /// Runs one inference. Inline tensors are sent without a copy. Tensors in regions are not sent.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
@@ -166,11 +167,16 @@ impl Client {
     /// # region.unregister().await }
     /// ```
     pub async fn infer(&self, request: &Request) -> Result<Response, Error> {
-        let placing = Placing::of(request);
-        let (json, tensors) = render::infer(request, placing.as_ref().map(Placing::key));
+        let placement = PendingPlacement::of(request);
+        let (json, tensors) = render::infer(request, placement.as_ref().map(PendingPlacement::key));
         let mut headers = self.headers.clone();
         if !tensors.is_empty() {
             headers.insert(HeaderName::from_static(JSON_LENGTH), HeaderValue::from(json.len()));
+        }
+        for (name, value) in request.trace().into_iter().flat_map(Trace::headers) {
+            if let Ok(value) = HeaderValue::from_str(value) {
+                headers.insert(HeaderName::from_static(name), value);
+            }
         }
         let mut path = escaped(&request.model, "/v2/models/");
         if !request.version.is_empty() {
@@ -179,14 +185,14 @@ impl Client {
         let pieces = std::iter::once(Bytes::from(json)).chain(tensors).collect();
         let answer = self.connections.exchange(Method::POST, &format!("{path}/infer"), &headers, pieces).await?;
         let mut response = read::infer(&read::accepted(answer)?)?;
-        if let Some(placing) = placing {
-            placing.settle(&mut response).await?;
-            placing.end();
+        if let Some(placement) = placement {
+            placement.settle(&mut response).await?;
+            placement.end();
         }
         Ok(response)
     }
 
-    /// The models of the repositories; with `ready`, only those that take requests.
+    /// The models of the repositories. With `ready`, only those that take requests.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
@@ -216,7 +222,7 @@ impl Client {
         self.post(&path, format!("{{\"parameters\":{}}}", parameters.close())).await.map(|_| ())
     }
 
-    /// Unloads a model; with `dependents`, also the models of an ensemble.
+    /// Unloads a model. With `dependents`, also the models that an ensemble uses.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
@@ -229,7 +235,7 @@ impl Client {
         self.post(&path, body).await.map(|_| ())
     }
 
-    /// The statistics of inference so far, for one model or all.
+    /// The inference statistics so far, of one model or of all.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
@@ -244,7 +250,7 @@ impl Client {
         report::statistics(&report::parse(&self.get(&path).await?.json)?)
     }
 
-    /// The system shared memory regions that the server knows: all, or the one with this name.
+    /// The system shared memory regions that are registered: all, or the one with this name.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
@@ -258,7 +264,7 @@ impl Client {
         Ok(report::system_regions(&report::parse(&self.get(&path).await?.json)?))
     }
 
-    /// Registers `byte_size` bytes from `offset` on of the object `key` as `name`. For an object of your own,
+    /// Registers `byte_size` bytes of the shared memory object `key`, from `offset` on, as `name`. For a [`Region`](crate::Region),
     /// [`Region::register`](crate::Region::register) also unregisters it again.
     ///
     /// ```no_run
@@ -302,7 +308,7 @@ impl Client {
         self.post(&format!("{}/unregister", region_path(None)), String::new()).await.map(|_| ())
     }
 
-    /// The trace settings, of the server or a model, in JSON.
+    /// The trace settings of the server or of a model, in JSON.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
@@ -313,7 +319,7 @@ impl Client {
         into_text(self.get(&trace_path(model)).await?)
     }
 
-    /// Changes trace settings, given as a JSON object; answers with all of them.
+    /// Changes trace settings, which are given as a JSON object. Returns all of them.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
@@ -335,7 +341,7 @@ impl Client {
         into_text(self.get("/v2/logging").await?)
     }
 
-    /// Changes log settings, given as a JSON object; answers with all of them.
+    /// Changes log settings, which are given as a JSON object. Returns all of them.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
@@ -346,7 +352,7 @@ impl Client {
         into_text(self.post("/v2/logging", settings.to_owned()).await?)
     }
 
-    /// The text of any page of the server, such as `/metrics` where the endpoint is the metrics port.
+    /// The text of any page of the server, such as `/metrics` if the endpoint is the metrics port.
     ///
     /// ```no_run
     /// # async fn call() -> Result<(), nerite_client::Error> {
@@ -357,7 +363,7 @@ impl Client {
         into_text(self.get(path).await?)
     }
 
-    /// A health check: refusals that mean no are `false`, others are errors.
+    /// The answer to a health check. A refusal that means "not live" or "not ready" is `false`. Other refusals are errors.
     async fn holds(&self, path: &str) -> Result<bool, Error> {
         match self.get(path).await {
             Ok(_) => Ok(true),

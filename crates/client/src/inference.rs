@@ -1,4 +1,4 @@
-//! How is a model asked over a session?
+//! How is an inference made over a session?
 
 use bytes::Bytes;
 use nerite_memory::Extent;
@@ -11,29 +11,29 @@ use v1::server_message::Answer as Reply;
 use crate::session::{Answer, OutputLease, Waiter, refusal};
 use crate::{Error, Request, Response, Session, message};
 
-/// A request made ready to be sent again and again.
+/// A request that is encoded once, to be sent many times.
 #[derive(Clone, Debug)]
 pub struct PreparedRequest(pub(crate) v1::Infer);
 
 impl Session {
-    /// One inference over the session.
+    /// Runs one inference over the session.
     pub async fn infer(&self, request: &Request) -> Result<Response, Error> {
         self.infer_leased(request, &[]).await
     }
 
-    /// One inference of a model that may send any number of responses. Each response has its own leases for outputs of [`Request::output_leased`].
+    /// Runs one inference of a model that may send any number of responses. Each response has its own leases for outputs of [`Request::output_leased`].
     pub async fn infer_stream(&self, request: &Request) -> Result<SessionStream, Error> {
         let call = Call::Infer(PreparedRequest::new(request, &[]).0);
         Ok(SessionStream(self.send(call).await?))
     }
 
-    /// One inference whose named outputs the server writes to leases of its choice. The leases are returned when the response, and everything that
-    /// was made from its outputs, is dropped.
+    /// Runs one inference whose named outputs the server writes to leases of its choice. The leases are returned when the response, and everything that was
+    /// made from its outputs, is dropped.
     pub async fn infer_leased(&self, request: &Request, outputs: &[&str]) -> Result<Response, Error> {
         self.infer_prepared(&PreparedRequest::new(request, outputs)).await
     }
 
-    /// One inference of a request that is sent often.
+    /// Runs one inference of a request that is sent often.
     pub async fn infer_prepared(&self, request: &PreparedRequest) -> Result<Response, Error> {
         match self.call(Call::Infer(request.0.clone())).await? {
             Answer::Inference { response, placed } => read_response(response, placed),
@@ -43,16 +43,17 @@ impl Session {
 }
 
 impl PreparedRequest {
-    /// `request`, with these outputs and those of [`Request::output_leased`] in leases of the server's choice.
+    /// Encodes `request`. These outputs, and those of [`Request::output_leased`], are placed in leases of the server's choice.
     pub fn new(request: &Request, leased_outputs: &[&str]) -> PreparedRequest {
+        let trace = request.trace().map(|trace| Box::new(trace.message()));
         let names = request.outputs.iter().filter(|wanted| wanted.leased).map(|wanted| &*wanted.name);
         let leased_outputs = names.chain(leased_outputs.iter().copied()).map(str::to_owned).collect();
         let request = message::request(request, None).encode_to_vec().into();
-        PreparedRequest(v1::Infer { request, leased_outputs })
+        PreparedRequest(v1::Infer { request, leased_outputs, trace })
     }
 }
 
-/// The responses to one inference, in order. Dropped before the last, it cancels the inference.
+/// The responses to one inference, in order. Dropping this before the last response cancels the inference.
 ///
 /// ```no_run
 /// # async fn call(session: nerite_client::Session, request: nerite_client::Request) -> Result<(), nerite_client::Error> {
@@ -66,11 +67,11 @@ impl PreparedRequest {
 pub struct SessionStream(Waiter);
 
 impl SessionStream {
-    /// The next response; `None` after the last. An error may concern one response only, and others may follow.
+    /// The next response. `None` after the last one. An error may concern only one response, and others may follow.
     pub async fn next(&mut self) -> Result<Option<Response>, Error> {
         match self.0.next_answer().await? {
             None => Ok(None),
-            // The news that nothing follows.
+            // An empty answer says only that no response follows.
             Some(Answer::Inference { response, placed }) if response.is_empty() && placed.is_empty() => Ok(None),
             Some(Answer::Inference { response, placed }) => read_response(response, placed).map(Some),
             Some(Answer::Reply(Reply::Error(error))) => Err(refusal(error)),

@@ -1,4 +1,4 @@
-//! How do requests and answers look as messages of the service?
+//! How are requests and answers converted to and from messages of the gRPC service?
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ const BYTE_SIZE: &str = "shared_memory_byte_size";
 
 type Choices = BTreeMap<String, proto::InferParameter>;
 
-/// The message of an inference request; its tensors are shared, not copied. Outputs to be leased name `key`.
+/// The message of an inference request. Its tensors are shared, not copied. Outputs that the server is to place in leases name `key` as their region.
 pub(crate) fn request(request: &Request, key: Option<&str>) -> proto::ModelInferRequest {
     let inline = request.inputs.iter().filter_map(|input| match input {
         Input::Inline(tensor) => Some(tensor.data.clone()),
@@ -97,7 +97,7 @@ fn choice(value: &Parameter) -> proto::InferParameter {
     proto::InferParameter { parameter_choice: Some(choice) }
 }
 
-/// The answer of the message; its tensors are those of the message, or aligned copies of them.
+/// The response in the message. Its tensors share the memory of the message, or are aligned copies.
 pub(crate) fn response(message: proto::ModelInferResponse) -> Result<Response, Error> {
     let mut raw = message.raw_output_contents.into_iter();
     let outputs = message.outputs.into_iter().map(|one| output(one, raw.next().unwrap_or_default()));
@@ -110,7 +110,7 @@ pub(crate) fn response(message: proto::ModelInferResponse) -> Result<Response, E
     })
 }
 
-/// An output without bytes lies in a region if its shape has elements: servers leave its entry empty.
+/// An output without bytes lies in a region if its shape has elements, because servers leave the entry of such an output empty.
 fn output(message: InferOutputTensor, bytes: bytes::Bytes) -> Result<Output, Error> {
     let datatype = datatype(&message.datatype)?;
     let placed = bytes.is_empty() && element_count(&message.shape).is_ok_and(|elements| elements > 0);

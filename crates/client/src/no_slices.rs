@@ -1,7 +1,7 @@
 //! Does the client lend a slice over memory that the server may write?
 //!
-//! A slice promises that nobody else writes its memory. The programs that are marked so must not compile. Beside each is one that differs only in
-//! this point and compiles. So no other mistake is the reason.
+//! A slice promises that nobody else writes its memory. The programs that are marked `compile_fail` must not compile. Before them is a program that differs
+//! only in this point and compiles. So the slice is the reason why they do not compile.
 //!
 //! A region is edited as cells:
 //!

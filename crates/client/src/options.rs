@@ -36,9 +36,8 @@ impl ClientOptions {
         self
     }
 
-    /// How long one call may take from its beginning to the end of its answer. After that the call fails with
-    /// [`Error::TimedOut`](crate::Error::TimedOut) and its connection is closed, so the server notices that nobody waits. Streams may take any time
-    /// and have no such limit.
+    /// How long one call may take from its beginning to the end of its answer. After that the call fails with [`Error::TimedOut`](crate::Error::TimedOut). Its
+    /// connection or its stream of HTTP/2 is closed, so the server notices that nobody waits. Calls of streams have no such limit.
     pub fn request_max(mut self, limit: Duration) -> ClientOptions {
         self.request_max = Some(limit);
         self

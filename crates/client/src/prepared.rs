@@ -9,15 +9,16 @@ use v1::server_message::Answer as Reply;
 
 use crate::inference::read_response;
 use crate::session::{Answer, Waiter, refusal};
+use crate::trace::Trace;
 use crate::{Error, PreparedRequest, Request, Response, Session};
 
-/// The server's code for a prepared inference that does not exist any more: nothing was run.
+/// The code of the server's error for a prepared inference that does not exist any more. The server has run nothing then.
 const STALE: u32 = 9;
-/// Calls in one packet; further ones go in another.
+/// The most calls in one packet. Further calls are sent in other packets.
 const CALLS_MAX: usize = 32;
 
-/// An inference that the server has read and checked. Inputs and outputs lie where the request said. The model reads what is there at a call. Cheap
-/// to clone. The server drops it with the last clone.
+/// An inference that the server has read and checked. Inputs and outputs lie in the windows that the request named. Each call reads the inputs anew. Cloning is
+/// cheap. When the last clone is dropped, the server drops the prepared inference.
 ///
 /// After a reload of the model, or a change of a region, the client prepares the inference again.
 ///
@@ -49,20 +50,20 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// `None` if it has to be prepared again.
+    /// `None` if the inference has to be prepared again.
     handle: Option<Handle>,
-    /// A response to expect from now on. The inference is prepared again with it.
+    /// A response that later calls will probably have too. The inference is prepared again with it, so that the server does not have to send it again.
     seen: Option<Arc<Expected>>,
 }
 
-/// The server's side of the prepared inference.
+/// The number of the prepared inference at the server, and the response that it was prepared with.
 #[derive(Clone, Debug)]
 struct Handle {
     number: u64,
     expected: Option<Arc<Expected>>,
 }
 
-/// A response that the server does not send again.
+/// A response that the server knows. Instead of the same response, it sends a short answer.
 #[derive(Debug)]
 struct Expected {
     bytes: Bytes,
@@ -70,15 +71,15 @@ struct Expected {
 }
 
 impl Session {
-    /// Makes the server read and check a request once, for any number of calls. A refusal is returned here.
+    /// Makes the server read and check a request once, for any number of calls. If the server refuses the request, this returns the error.
     pub async fn prepare(&self, request: &Request) -> Result<Prepared, Error> {
-        let infer = PreparedRequest::new(request, &[]).0;
+        let infer = v1::Infer { trace: None, ..PreparedRequest::new(request, &[]).0 };
         let prepared = Prepared(Arc::new(Shared { session: self.clone(), infer, state: Mutex::default() }));
         prepared.handle().await?;
         Ok(prepared)
     }
 
-    /// Runs many prepared inferences of this session, 32 in each packet. Returns one outcome for each, in their order.
+    /// Runs many prepared inferences of this session, up to 32 in each packet. Returns one outcome for each, in their order.
     pub async fn call_many(&self, calls: &[&Prepared]) -> Result<Vec<Result<Response, Error>>, Error> {
         if calls.iter().any(|one| !one.0.session.is(self)) {
             return Err(Error::Session("a prepared inference of another session".to_owned()));
@@ -90,7 +91,8 @@ impl Session {
                 handles.push(call.handle().await?);
             }
             let further = handles.iter().skip(1).map(|one| one.number).collect();
-            let packet = v1::CallPrepared { handle: handles.first().map_or(0, |one| one.number), further };
+            let handle = handles.first().map_or(0, |one| one.number);
+            let packet = v1::CallPrepared { handle, further, trace: None };
             let waiting = self.send_many(Call::CallPrepared(packet), calls.len()).await?;
             for ((call, handle), waiter) in calls.iter().zip(&handles).zip(waiting) {
                 outcomes.push(match call.outcome(handle, waiter).await {
@@ -105,12 +107,22 @@ impl Session {
 }
 
 impl Prepared {
-    /// One inference. It may be called again before it is answered. Both calls then write to the same outputs.
+    /// Runs the inference once. If it is called again before the first call is answered, both calls write to the same outputs.
     pub async fn call(&self) -> Result<Response, Error> {
+        self.call_in(None).await
+    }
+
+    /// As [`Prepared::call`], for a call within a trace. The arguments are those of [`Request::trace_parent`] and [`Request::trace_state`], which may be empty.
+    pub async fn call_traced(&self, trace_parent: &str, trace_state: &str) -> Result<Response, Error> {
+        self.call_in(Trace::of(trace_parent, trace_state)).await
+    }
+
+    async fn call_in(&self, trace: Option<Trace<'_>>) -> Result<Response, Error> {
         // The second attempt is made only if the server said that nothing was run.
         for _ in 0..2 {
             let handle = self.handle().await?;
-            let call = Call::CallPrepared(v1::CallPrepared { handle: handle.number, further: Vec::new() });
+            let trace = trace.map(|trace| Box::new(trace.message()));
+            let call = Call::CallPrepared(v1::CallPrepared { handle: handle.number, further: Vec::new(), trace });
             let waiter = self.0.session.send(call).await?;
             if let Some(response) = self.outcome(&handle, waiter).await? {
                 return Ok(response);
@@ -119,12 +131,14 @@ impl Prepared {
         Err(Error::Session("the inference became stale twice in a row; its model or memory keeps changing".to_owned()))
     }
 
-    /// The response; `None` if the handle was stale.
+    /// The response. `None` if the handle was stale.
     async fn outcome(&self, handle: &Handle, waiter: Waiter) -> Result<Option<Response>, Error> {
         match waiter.answer().await? {
             Answer::Reply(Reply::Called(_)) => {
                 let expected = handle.expected.as_ref().map(|expected| expected.response.clone());
-                expected.map(Some).ok_or_else(|| Error::Answer("the server spoke of an unknown response".to_owned()))
+                expected.map(Some).ok_or_else(|| {
+                    Error::Answer("the server refers to a response that this client does not have".to_owned())
+                })
             }
             Answer::Reply(Reply::Error(error)) if error.code == STALE => {
                 let mut state = self.lock();
@@ -164,7 +178,7 @@ impl Prepared {
             return Err(Error::Answer("no handle in the answer".to_owned()));
         };
         let handle = Handle { number: prepared.handle, expected };
-        // Another caller may have made a handle at the same time. One is enough. Calls with the other one get the answer that it is stale.
+        // Another caller may have made a handle at the same time. One handle is enough. Calls with the replaced handle get the answer that it is stale.
         let replaced = self.lock().handle.replace(handle.clone()).map(|replaced| replaced.number);
         let handles: Vec<u64> = replaced.or(old).into_iter().collect();
         if !handles.is_empty() {

@@ -1,4 +1,4 @@
-//! How is a caller's own shared memory made, and when does the server unregister it?
+//! How is a caller's own shared memory made, and when is it unregistered?
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -10,7 +10,7 @@ use nerite_shm::OwnedRegion;
 
 use crate::{Error, SharedMemory, runtime};
 
-/// A POSIX shared memory object made, mapped and owned by this process; it is unlinked when the last handle drops.
+/// A POSIX shared memory object that this process has made and mapped. It is unlinked when the region is dropped.
 ///
 /// ```no_run
 /// use nerite_client::{Region, http};
@@ -29,7 +29,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// Makes an object of `byte_size` zero bytes under `key` (with or without a leading slash). Fails if one exists.
+    /// Makes an object of `byte_size` zero bytes with this key (with or without a leading slash). Fails if an object with the key exists.
     pub fn create(key: &str, byte_size: usize) -> Result<Region, Error> {
         let owned = OwnedRegion::create(key, byte_size)
             .map_err(|reason| Error::Region { key: key.to_owned(), reason: reason.to_string() })?;
@@ -57,8 +57,8 @@ impl Deref for Region {
     }
 }
 
-/// A region that is registered with a server. [`RegisteredRegion::unregister`] ends that and returns whether it worked. If the guard is only dropped,
-/// this happens in the background, as long as the runtime runs.
+/// A region that is registered with a server. [`RegisteredRegion::unregister`] ends the registration and returns any error. If the guard is only dropped,
+/// the region is unregistered in the background, as long as the runtime runs.
 #[derive(Debug)]
 pub struct RegisteredRegion {
     region: Region,
@@ -67,7 +67,7 @@ pub struct RegisteredRegion {
 }
 
 impl RegisteredRegion {
-    /// The name the server knows it by.
+    /// The name under which the region is registered.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -93,13 +93,13 @@ impl Drop for RegisteredRegion {
     fn drop(&mut self) {
         let (Some(client), Some(runtime)) = (self.client.take(), runtime::background()) else { return };
         let name = std::mem::take(&mut self.name);
-        // Best effort: a failure cannot be reported to anybody. The object itself is unlinked now in any case. The server's mapping stays valid until
-        // it has unregistered the region.
+        // Best effort: there is nobody to whom a failure could be reported. The object itself is unlinked now in any case. The server's mapping stays valid
+        // until it has unregistered the region.
         runtime.spawn(async move { client.0.unregister(&name).await });
     }
 }
 
-/// Whichever client a region was registered through.
+/// The client through which a region was registered.
 #[derive(Clone, Debug)]
 pub struct Registrar(Arc<dyn Registers>);
 
@@ -109,16 +109,16 @@ impl Registrar {
     }
 }
 
-/// The calls for regions of a client of either protocol.
+/// The calls that register regions, of a client of either protocol.
 pub(crate) trait Registers: Debug + Send + Sync {
-    /// Makes all of the object `key` known as `name`.
+    /// Registers the whole object `key` as `name`.
     fn register<'c>(&'c self, name: &'c str, key: &'c str, byte_size: u64) -> Registration<'c>;
 
-    /// Ends that.
+    /// Unregisters the region `name`.
     fn unregister<'c>(&'c self, name: &'c str) -> Registration<'c>;
 }
 
-/// A call about a region.
+/// The future of a call that registers or unregisters a region.
 pub(crate) type Registration<'c> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'c>>;
 
 #[cfg(test)]

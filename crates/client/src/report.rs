@@ -1,4 +1,4 @@
-//! What does a server tell about itself, and how does its JSON say it?
+//! What does a server report about itself, and how is it read from JSON?
 
 pub use nerite_request::report::{
     BatchReport, CudaRegionReport, Duration, ModelReport, ResponseReport, ServerReport, StatisticsReport,
@@ -9,16 +9,16 @@ use serde_json::Value;
 
 use crate::Error;
 
-/// One line of the repository index.
+/// One entry of the repository index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IndexEntry {
     /// The model's name.
     pub name: String,
-    /// The version; empty for a model that was never loaded.
+    /// The version. Empty for a model that was never loaded.
     pub version: String,
-    /// `READY`, `UNAVAILABLE`, `LOADING`, `UNLOADING`; empty for a model that was never loaded.
+    /// `READY`, `UNAVAILABLE`, `LOADING` or `UNLOADING`. Empty for a model that was never loaded.
     pub state: String,
-    /// Why it is in this state; may be empty.
+    /// Why it is in this state. May be empty.
     pub reason: String,
 }
 
@@ -114,7 +114,7 @@ fn batch(value: &Value) -> BatchReport {
     }
 }
 
-/// By their positions: a JSON object has no order.
+/// The statistics of responses, sorted by position, because a JSON object has no order.
 fn responses(value: &Value) -> Vec<ResponseReport> {
     let one = |(index, value): (&String, &Value)| {
         Some(ResponseReport {
@@ -141,17 +141,17 @@ fn tensor(value: &Value) -> Result<TensorReport, Error> {
     Ok(TensorReport { name: text(value, "name"), datatype: datatype(&text(value, "datatype"))?, shape })
 }
 
-/// A string member; absent reads as empty, as in protobuf.
+/// A string member. Empty if it is absent, as in protobuf.
 pub(crate) fn text(value: &Value, key: &str) -> String {
     value[key].as_str().unwrap_or_default().to_owned()
 }
 
-/// A number member; absent reads as 0, as in protobuf.
+/// A number member. 0 if it is absent, as in protobuf.
 pub(crate) fn number(value: &Value, key: &str) -> u64 {
     value[key].as_u64().unwrap_or_default()
 }
 
-/// The items of an array member; none where it is absent.
+/// The items of an array member. None if it is absent.
 pub(crate) fn items<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
     list(&value[key])
 }

@@ -1,11 +1,12 @@
-//! What does a caller ask of a model?
+//! What does an inference request contain?
 
 use nerite_request::{Parameter, Parameters, RegionRef};
 use nerite_tensor::{DataType, Shape, byte_size};
 
+use crate::trace::Trace;
 use crate::{Error, Lease, RegisteredRegion, Session, Tensor, TensorBuffer};
 
-/// An inference request, built up call by call.
+/// An inference request. Each call of a method adds a part.
 ///
 /// ```
 /// use nerite_client::{Request, Tensor};
@@ -20,12 +21,15 @@ pub struct Request {
     pub(crate) model: String,
     pub(crate) version: String,
     pub(crate) id: String,
+    /// The headers of W3C Trace Context. Empty if there are none.
+    trace_parent: String,
+    trace_state: String,
     pub(crate) parameters: Parameters,
     pub(crate) inputs: Vec<Input>,
     pub(crate) outputs: Vec<Wanted>,
-    /// The session in whose leases the server places outputs that are to be leased.
+    /// The session whose leases the server uses for leased outputs.
     pub(crate) session: Option<Session>,
-    /// The leases of its inputs, kept so that they are not lent for something else.
+    /// The leases of its inputs. The request keeps them, so that the server does not lend them for something else.
     leases: Vec<Lease>,
 }
 
@@ -40,7 +44,7 @@ pub(crate) struct Wanted {
     pub(crate) name: String,
     pub(crate) window: Option<RegionRef>,
     pub(crate) classes: u64,
-    /// Whether the server is to choose a lease for it.
+    /// Whether the server chooses a lease for the output.
     pub(crate) leased: bool,
 }
 
@@ -48,29 +52,48 @@ impl Request {
     /// A request to the highest ready version of `model`, for all its outputs.
     pub fn new(model: &str) -> Request {
         let (model, parameters) = (model.to_owned(), Parameters::new());
-        let (version, id, inputs, outputs) = Default::default();
-        Request { model, version, id, parameters, inputs, outputs, session: None, leases: Vec::new() }
+        let (version, id, trace_parent, trace_state) = Default::default();
+        let (inputs, outputs, session, leases) = Default::default();
+        Request { model, version, id, trace_parent, trace_state, parameters, inputs, outputs, session, leases }
     }
 
-    /// Asks one version.
+    /// Requests one version of the model.
     pub fn version(mut self, version: u64) -> Request {
         self.version = version.to_string();
         self
     }
 
-    /// Names the request; the answer repeats the name.
+    /// Sets the id of the request. The answer has the same id.
     pub fn id(mut self, id: &str) -> Request {
         id.clone_into(&mut self.id);
         self
     }
 
-    /// Adds a parameter, such as `priority`, `timeout`, `sequence_id`, `sequence_start`, or one the model understands.
+    /// Makes the server's spans children of this one, a `traceparent` of [W3C Trace Context](https://www.w3.org/TR/trace-context/). A malformed one is not
+    /// sent. Requests in a [`grpc::InferStream`](crate::grpc::InferStream) send none, and calls of a [`Prepared`](crate::Prepared) have their own.
+    ///
+    /// ```
+    /// let span = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    /// let request = nerite_client::Request::new("simple").trace_parent(span).trace_state("vendor=1");
+    /// ```
+    pub fn trace_parent(mut self, text: &str) -> Request {
+        text.clone_into(&mut self.trace_parent);
+        self
+    }
+
+    /// Sends the `tracestate` that belongs to [`Request::trace_parent`]. A malformed one, or one of more than 512 bytes, is not sent.
+    pub fn trace_state(mut self, text: &str) -> Request {
+        text.clone_into(&mut self.trace_state);
+        self
+    }
+
+    /// Adds a parameter, such as `priority`, `timeout`, `sequence_id`, `sequence_start`, or one that the model understands.
     pub fn parameter(mut self, key: &str, value: Parameter) -> Request {
         self.parameters.insert(key, value);
         self
     }
 
-    /// Adds an input that travels in the message.
+    /// Adds an input that is sent in the message.
     pub fn input(mut self, tensor: Tensor) -> Request {
         self.inputs.push(Input::Inline(tensor));
         self
@@ -88,19 +111,19 @@ impl Request {
         let size = byte_size(datatype, shape).map_err(|source| Error::Shape { name: name.to_owned(), source })?;
         let byte_size = size.ok_or_else(|| Error::Strings {
             name: name.to_owned(),
-            reason: "only its writer knows the size of a BYTES tensor: use input_in_window".to_owned(),
+            reason: "the size of a BYTES tensor does not follow from its shape: use input_in_window".to_owned(),
         })?;
         Ok(self.input_in_window(name, datatype, shape, window(region.name(), offset, byte_size)))
     }
 
-    /// Adds an input that lies in a window of any region that the server knows.
+    /// Adds an input that lies in a window of any region that is registered with the server, or of a lease.
     pub fn input_in_window(mut self, name: &str, datatype: DataType, shape: &[i64], window: RegionRef) -> Request {
         let (name, shape) = (name.to_owned(), Shape::from_slice(shape));
         self.inputs.push(Input::Region { name, datatype, shape, window });
         self
     }
 
-    /// Adds an input that lies in a buffer; the request keeps the memory until it is dropped.
+    /// Adds an input that lies in a buffer. The request keeps the memory until the request is dropped.
     pub fn input_buffer(mut self, name: &str, buffer: &TensorBuffer) -> Request {
         let (datatype, shape) = (buffer.datatype(), Shape::from_slice(buffer.shape()));
         if let Some(lease) = buffer.lease() {
@@ -110,13 +133,13 @@ impl Request {
         self.input(Tensor { name: name.to_owned(), datatype, shape, data: buffer.bytes() })
     }
 
-    /// Asks for an output in the answer. Without any, all outputs are sent.
+    /// Requests an output in the answer. If no output is requested, all outputs are sent.
     pub fn output(self, name: &str) -> Request {
         self.want(name, None, 0, false)
     }
 
-    /// Requests an output of any size in a lease of this session that the server chooses, over any protocol. Without a session, or without room, the
-    /// output is sent in the answer. The last session that is given is used for all such outputs.
+    /// Requests an output of any size, which the server writes to a lease of this session that it chooses. This works over any protocol. Without a session, or
+    /// if the session has no memory left, the output is sent in the answer. The last session that is given is used for all such outputs.
     ///
     /// ```no_run
     /// # async fn call(image: nerite_client::Tensor) -> Result<(), nerite_client::Error> {
@@ -137,19 +160,23 @@ impl Request {
         self.want(name, None, 0, leased)
     }
 
-    /// Asks for an output in `region`, at most `byte_size` bytes from `offset` on.
+    /// Requests an output in `region`, at most `byte_size` bytes from `offset` on.
     pub fn output_in_region(self, name: &str, region: &RegisteredRegion, offset: usize, byte_size: usize) -> Request {
         self.want(name, Some(window(region.name(), offset, byte_size)), 0, false)
     }
 
-    /// Asks for an output in a window of any region the server knows.
+    /// Requests an output in a window of any region that is registered with the server, or of a lease.
     pub fn output_in_window(self, name: &str, window: RegionRef) -> Request {
         self.want(name, Some(window), 0, false)
     }
 
-    /// Asks for the `classes` best classes of an output, as `value:index:label` strings.
+    /// Requests the `classes` best classes of an output, as `value:index:label` strings.
     pub fn classification(self, name: &str, classes: u64) -> Request {
         self.want(name, None, classes, false)
+    }
+
+    pub(crate) fn trace(&self) -> Option<Trace<'_>> {
+        Trace::of(&self.trace_parent, &self.trace_state)
     }
 
     fn want(mut self, name: &str, window: Option<RegionRef>, classes: u64, leased: bool) -> Request {

@@ -17,24 +17,24 @@ pub struct Response {
     pub version: String,
     /// The request's own id.
     pub id: String,
-    /// Parameters the model or the server added.
+    /// Parameters that the model or the server added.
     pub parameters: Parameters,
-    /// The outputs, in the order the model made them.
+    /// The outputs, in the order in which the model made them.
     pub outputs: Vec<Output>,
 }
 
 /// One output tensor.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// The model's name for it.
+    /// The name of the output.
     pub name: String,
     /// Type of its elements.
     pub datatype: DataType,
     /// Its dimensions, outermost first.
     pub shape: Shape,
-    /// Its bytes; `None` when it was placed in a region.
+    /// Its bytes. `None` if it was placed in a region.
     pub(crate) data: Option<Buffer>,
-    /// Where the server says that it put the bytes, until the client has mapped that memory.
+    /// The part of a lease in which the server placed the bytes, until the client has mapped the lease.
     pub(crate) leased_at: Option<RegionRef>,
 }
 
@@ -49,7 +49,7 @@ impl Response {
 }
 
 impl Output {
-    /// Whether the tensor lies in a region rather than here.
+    /// Whether the tensor lies in a region, and not in the response.
     pub fn is_placed(&self) -> bool {
         self.data.is_none()
     }
@@ -64,7 +64,7 @@ impl Output {
     /// # Ok(()) }
     /// ```
     ///
-    /// Err for an output in a lease, which the server may write as well: [`Output::cells`] and [`Output::to_vec`] read those.
+    /// An output in a lease is an error, because the server may write that memory too. [`Output::cells`] and [`Output::to_vec`] read such outputs.
     pub fn as_slice<T: Element>(&self) -> Result<&[T], Error> {
         let data = self.holding::<T>()?;
         if data.access() == Access::Shared {
@@ -119,7 +119,7 @@ impl Output {
         }
     }
 
-    /// The bytes, if they are of elements that read as `T`.
+    /// The bytes, if the elements can be read as `T`.
     fn holding<T: Element>(&self) -> Result<&Buffer, Error> {
         if !T::reads(self.datatype) {
             let (name, held, requested) = (self.name.clone(), self.datatype, T::DATATYPE);

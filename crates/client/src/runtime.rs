@@ -1,4 +1,4 @@
-//! What runs the calls of a program without a runtime?
+//! What runs the calls of a program that has no async runtime?
 
 use std::future::Future;
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use crate::Error;
 /// One runtime for the whole program, with its own thread for work between calls.
 static RUNTIME: OnceLock<Runtime> = OnceLock::new();
 
-/// Waits for a call of this crate, such as one of a [`Session`](crate::Session), in a program without a runtime. Within a runtime this returns
+/// Waits for a call of this crate, such as one of a [`Session`](crate::Session), in a program without an async runtime. Within a runtime this returns
 /// [`Error::Blocking`], because waiting would block other tasks.
 ///
 /// ```no_run
@@ -28,7 +28,7 @@ pub fn wait<T>(call: impl Future<Output = Result<T, Error>>) -> Result<T, Error>
     runtime()?.block_on(call)
 }
 
-/// The context in which connections are made.
+/// Calls `make` in the context of the runtime, in which connections can be made.
 pub(crate) fn within<T>(make: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     let _context = runtime()?.enter();
     make()

@@ -50,8 +50,8 @@ pub use socket::SessionServer;
 pub use terms::{SessionTerms, SessionUse};
 pub(crate) use waiter::Waiter;
 
-/// A connection to a server on this host, over its session socket. Cheap to clone. Leases are returned and regions unregistered when the last clone
-/// and the last lease are dropped, or the process ends.
+/// A connection to a server on this host, over its session socket. Cloning is cheap. Leases are returned and regions are unregistered when the last clone and
+/// the last lease are dropped, or when the process ends.
 ///
 /// ```no_run
 /// use nerite_client::{DataType, Request, Session};
@@ -77,7 +77,7 @@ pub(crate) use waiter::Waiter;
 pub struct Session(Arc<Shared>);
 
 impl Session {
-    /// Opens a session on the socket at `path`, with a server of this program's own user or of root. Needs the runtime's context.
+    /// Opens a session over the socket at `path`, with a server that runs as this program's user or as root. Call it inside a tokio runtime.
     pub async fn connect(path: impl AsRef<Path>) -> Result<Session, Error> {
         Session::connect_to(path, &SessionOptions::default()).await
     }
@@ -108,7 +108,7 @@ impl Session {
         let call = v1::ClientMessage { id: 1, returned: Vec::new(), call: Some(Call::Hello(hello)) };
         let sent = socket.send(&call.encode_to_vec()).await;
         let mut receiver = calls::receiver();
-        // A server that refused the session may have closed it before it read this packet. Its error can still be received.
+        // A server that refuses the session may close it before it reads this packet. Its error can still be received.
         let received = socket.receive(&mut receiver).await;
         let packet = match (sent, received) {
             (Ok(()), received) => received.map_err(refused)?,
@@ -122,7 +122,7 @@ impl Session {
         Ok(Session(Arc::new(Shared { socket, endpoint, terms, key, calls, mapped, returns, tags })))
     }
 
-    /// The server's process; `None` if it cannot be seen from here. Needs the runtime's context.
+    /// The process id of the server. `None` if the process is not visible in this PID namespace. Call it inside a tokio runtime.
     pub fn server_pid(&self) -> Option<u32> {
         self.0.socket.peer().ok()?.pid
     }
@@ -137,7 +137,7 @@ impl Session {
         !self.0.key.is_empty()
     }
 
-    /// Borrows at least `byte_size` bytes of memory of the server: zeros, or what this session left in them before.
+    /// Borrows at least `byte_size` bytes of memory of the server. They are zero, or have the content that this session left in them before.
     pub async fn borrow(&self, byte_size: usize) -> Result<Lease, Error> {
         let call = Call::Borrow(v1::Borrow { byte_size: byte_size as u64 });
         match self.call(call).await? {
@@ -152,12 +152,12 @@ impl Session {
         self.done(Call::RegisterSystem(v1::RegisterSystem { name, key, offset, byte_size: size })).await
     }
 
-    /// Ends the registration of one of the session's regions, or (empty name) of all.
+    /// Unregisters one of the session's regions, or all of them if `name` is empty.
     pub async fn unregister_system_region(&self, name: &str) -> Result<(), Error> {
         self.done(Call::UnregisterSystem(v1::UnregisterSystem { name: name.to_owned() })).await
     }
 
-    /// One of the session's regions, or (empty name) all.
+    /// One of the session's regions, or all of them if `name` is empty.
     pub async fn system_regions(&self, name: &str) -> Result<Vec<SystemRegionReport>, Error> {
         let call = Call::SystemStatus(v1::SystemStatus { name: name.to_owned() });
         let Answer::Reply(Reply::Regions(regions)) = self.call(call).await? else {
@@ -167,7 +167,7 @@ impl Session {
         Ok(regions.regions.into_iter().map(report).collect())
     }
 
-    /// The present usage of the session.
+    /// The memory that the session uses now.
     pub async fn in_use(&self) -> Result<SessionUse, Error> {
         let Answer::Reply(Reply::SessionReport(report)) = self.call(Call::SessionStatus(v1::SessionStatus {})).await?
         else {
@@ -217,7 +217,7 @@ impl Session {
                 "a message of {have} bytes, at most {max} fit; put its tensors in leases"
             )));
         }
-        // A call that is dropped while it is sent is cancelled as well: the packet may be out.
+        // A call that is dropped from here on is cancelled at the server as well, because the packet may have been sent.
         waiting.iter_mut().for_each(Waiter::expects_answers);
         let sent = match self.0.send_now(&message, &bytes) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -235,7 +235,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sends a call that nobody waits for, if there is room.
+    /// Sends a call without an answer, if the socket has room for it.
     pub(crate) fn send_unanswered(&self, call: Call) {
         let message = v1::ClientMessage { id: 0, returned: Vec::new(), call: Some(call) };
         // Best effort: if it cannot be sent, the end of the session has the same effect.

@@ -13,7 +13,7 @@ use crate::Error;
 #[derive(Debug)]
 pub struct SharedMemory {
     mapping: Mapping,
-    /// Its name in errors.
+    /// The name of the memory in errors.
     called: Arc<str>,
 }
 
@@ -32,7 +32,7 @@ impl SharedMemory {
         SharedMemory { mapping: Mapping::Lease(lease), called }
     }
 
-    /// The same memory again. This is not Clone, because the owner of a region must be sure that its key is free after it is dropped.
+    /// Another handle to the same memory. The type is not Clone, so that the key of a region is free after its owner has dropped it.
     pub(crate) fn again(&self) -> SharedMemory {
         SharedMemory { mapping: self.mapping.clone(), called: Arc::clone(&self.called) }
     }
@@ -42,7 +42,7 @@ impl SharedMemory {
         &self.called
     }
 
-    /// The size in bytes. A lease has at least as many as were asked for.
+    /// The size in bytes. A lease has at least the requested size.
     pub fn byte_size(&self) -> usize {
         match &self.mapping {
             Mapping::Region(region) => region.byte_size(),
@@ -50,19 +50,19 @@ impl SharedMemory {
         }
     }
 
-    /// Copies numbers to byte `offset` and after. The offset must be a multiple of their size.
+    /// Copies numbers into the memory, from byte `offset` on. The offset must be a multiple of their size.
     pub fn write<T: Number>(&self, offset: usize, values: &[T]) -> Result<(), Error> {
         self.edit(offset, values.len(), |mut place: CellsMut<'_, T>| place.copy_from(0, values))
     }
 
-    /// Copies bytes in, from byte `offset` on.
+    /// Copies bytes into the memory, from byte `offset` on.
     pub fn write_bytes(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         let mut slot = self.slot(offset, bytes.len())?;
         slot.write(0, bytes, Reason::InlineRequest).map_err(|reason| self.fault(reason.to_string()))
     }
 
-    /// Lets `write` work on `count` numbers in place, from byte `offset` on: no copy at all. The server may read and write them at
-    /// the same time, so they are cells and not a slice.
+    /// Calls `write` with `count` numbers in place, from byte `offset` on. Nothing is copied. The server may read and write the numbers at the same time, so
+    /// they are cells and not a slice.
     pub fn edit<T: Number>(
         &self,
         offset: usize,
@@ -74,7 +74,7 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// `count` numbers from byte `offset` on, in place. The server may write them while they are looked at.
+    /// A view of `count` numbers in place, from byte `offset` on. The server may write them while they are read.
     pub fn view<T: Number>(&self, offset: usize, count: usize) -> Result<View<T>, Error> {
         let buffer = self.buffer(offset, count.saturating_mul(size_of::<T>()))?;
         View::new(buffer).ok_or_else(|| self.misaligned(offset, size_of::<T>()))
@@ -87,7 +87,7 @@ impl SharedMemory {
         Ok(bytes)
     }
 
-    /// The bytes of an extent, which was made with [`SharedMemory::byte_size`].
+    /// The bytes of an extent, which must have been made with the limit [`SharedMemory::byte_size`].
     pub(crate) fn buffer_of(&self, extent: Extent) -> Buffer {
         match &self.mapping {
             Mapping::Region(region) => region.buffer(extent),
@@ -122,7 +122,7 @@ impl SharedMemory {
     }
 }
 
-/// Numbers in a region or a lease, in place. The server may write them while they are looked at.
+/// Numbers in a region or a lease, in place. The server may write them while they are read.
 #[derive(Debug)]
 pub struct View<T> {
     buffer: Buffer,
@@ -130,7 +130,7 @@ pub struct View<T> {
 }
 
 impl<T: Number> View<T> {
-    /// `None` if numbers of that type cannot lie there.
+    /// `None` if the address or the size does not fit numbers of this type.
     pub(crate) fn new(buffer: Buffer) -> Option<View<T>> {
         buffer.cells::<T>()?;
         Some(View { buffer, elements: PhantomData })
@@ -151,7 +151,7 @@ impl<T: Number> View<T> {
         self.cells().is_empty()
     }
 
-    /// The number at `at`, read now; `None` past the end.
+    /// The number at `at`, as it is now. `None` past the end.
     pub fn get(&self, at: usize) -> Option<T> {
         self.cells().get(at)
     }

@@ -8,11 +8,11 @@ use crate::Error;
 
 /// A Rust number that has a datatype of its own.
 pub trait Element: Number {
-    /// The datatype it is sent as.
+    /// The datatype as which it is sent.
     const DATATYPE: DataType;
 
-    /// Whether a tensor of `datatype` may be read as these: itself, or a type that Rust has no number for
-    /// (BOOL as `u8`, FP16 and BF16 as the `u16` of their bits; with the feature `half` also as themselves).
+    /// Whether a tensor of `datatype` can be read as numbers of this type. The type's own datatype can. So can datatypes for which Rust has no number: BOOL is
+    /// read as `u8`, and FP16 and BF16 are read as the `u16` of their bits. With the feature `half` the latter two have types of their own as well.
     fn reads(datatype: DataType) -> bool {
         datatype == Self::DATATYPE
             || match datatype {
@@ -56,7 +56,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// A tensor of numbers, row-major. They are copied once, to memory that is sent as it is.
+    /// A tensor of numbers in row-major order. They are copied once, to memory that is sent without another copy.
     pub fn from_slice<T: Element>(name: &str, shape: &[i64], values: &[T]) -> Result<Tensor, Error> {
         let mut slot = Slot::heap(size_of_val(values));
         if let Some(mut place) = slot.cells_mut::<T>() {
@@ -65,7 +65,7 @@ impl Tensor {
         Tensor::from_bytes(name, T::DATATYPE, shape, slot.filled().into_buffer().into_bytes())
     }
 
-    /// A tensor of these bytes: little-endian, row-major. Copies nothing.
+    /// A tensor of these bytes, which are little-endian numbers in row-major order, or serialised strings. Copies nothing.
     pub fn from_bytes(name: &str, datatype: DataType, shape: &[i64], data: impl Into<Bytes>) -> Result<Tensor, Error> {
         let data = data.into();
         let fault = |source| Error::Shape { name: name.to_owned(), source };

@@ -7,8 +7,8 @@ use nerite_tensor::{DataType, Shape, byte_size, element_count, strings};
 
 use crate::{Element, Error, Lease, Session, View};
 
-/// Memory for one input tensor: a lease of a session. Without a session, or without room in it, it is memory of this process, and the bytes are sent
-/// in the request. The calls are the same: make, fill, send.
+/// Memory for one input tensor: a lease of a session. Without a session, or if the session has no memory left, it is memory of this process, and the bytes are
+/// sent in the request. The program makes, fills and sends it in the same way in both cases.
 ///
 /// ```no_run
 /// use nerite_client::{CellsMut, DataType, TensorBuffer, Request, http};
@@ -38,7 +38,7 @@ enum Memory {
 }
 
 impl TensorBuffer {
-    /// Memory for a tensor of a datatype of fixed size. What is in it at first is undefined.
+    /// Memory for a tensor of a datatype of fixed size. The initial content is undefined.
     pub async fn new<'s>(
         session: impl Into<Option<&'s Session>>,
         datatype: DataType,
@@ -48,12 +48,13 @@ impl TensorBuffer {
             byte_size(datatype, shape).map_err(|source| Error::Shape { name: called(datatype, shape), source })?;
         let size = size.ok_or_else(|| Error::Strings {
             name: called(datatype, shape),
-            reason: "only its elements tell the size of a BYTES tensor: use TensorBuffer::of_strings".to_owned(),
+            reason: "the size of a BYTES tensor does not follow from its shape: use TensorBuffer::of_strings"
+                .to_owned(),
         })?;
         TensorBuffer::of(session.into(), datatype, shape, size).await
     }
 
-    /// A BYTES tensor of these elements, serialised in place.
+    /// A BYTES tensor of these elements.
     pub async fn of_strings<'s, S: AsRef<[u8]>>(
         session: impl Into<Option<&'s Session>>,
         shape: &[i64],
@@ -77,17 +78,17 @@ impl TensorBuffer {
         Ok(buffer)
     }
 
-    /// Lets `write` work on the tensor's numbers in place. Requests that were made with the buffer before, and are not sent yet, see
-    /// it if the memory is shared.
+    /// Calls `write` with the tensor's numbers, to change them. If the memory is a lease, the change also applies to requests that were made with the buffer
+    /// and are not sent yet.
     pub fn fill<T: Element>(&mut self, write: impl FnOnce(CellsMut<'_, T>)) -> Result<(), Error> {
         self.check::<T>()?;
         let count = self.byte_size / size_of::<T>();
         match &mut self.memory {
             Memory::Lease(lease) => lease.edit(0, count, write),
             Memory::Heap(heap) => {
-                // A request may hold the bytes that were there: they stay as they are.
+                // A request may hold the old bytes, so they are not changed.
                 let mut slot = own_memory(self.byte_size, self.datatype, &self.shape)?;
-                // Both have the tensor's size.
+                // It cannot fail, because both have the tensor's size.
                 let _ = slot.fill_from(0, heap, Reason::InlineRequest);
                 write(slot.cells_mut::<T>().ok_or_else(uneven)?);
                 *heap = slot.filled().into_buffer();
@@ -105,7 +106,7 @@ impl TensorBuffer {
         }
     }
 
-    /// Whether the model reads it in place. Otherwise its bytes are sent in the request.
+    /// Whether the model reads the tensor in place. Otherwise its bytes are sent in the request.
     pub fn is_shared(&self) -> bool {
         matches!(self.memory, Memory::Lease(_))
     }
@@ -120,7 +121,7 @@ impl TensorBuffer {
         &self.shape
     }
 
-    /// Its bytes.
+    /// Its size in bytes.
     pub fn byte_size(&self) -> usize {
         self.byte_size
     }
@@ -133,7 +134,7 @@ impl TensorBuffer {
         }
     }
 
-    /// The bytes to send, if it lies in none.
+    /// The bytes to send, if the tensor lies in no lease.
     pub(crate) fn bytes(&self) -> Bytes {
         match &self.memory {
             Memory::Lease(_) => Bytes::new(),
@@ -163,12 +164,12 @@ impl TensorBuffer {
     }
 }
 
-/// A lease, if there is a session and it has room. An empty tensor needs none.
+/// A lease, if there is a session and it has memory left. An empty tensor needs no lease.
 async fn lend(session: Option<&Session>, byte_size: usize) -> Result<Option<Lease>, Error> {
     let Some(session) = session.filter(|_| byte_size > 0) else { return Ok(None) };
     match session.borrow(byte_size).await {
         Ok(lease) => Ok(Some(lease)),
-        // Too much for now, or for any session: the tensor can travel.
+        // The tensor is too large for the session now, or for any session. It can be sent in the request.
         Err(Error::Refused(status)) if matches!(status.code, Code::Unavailable | Code::InvalidArg) => Ok(None),
         Err(error) => Err(error),
     }

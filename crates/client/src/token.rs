@@ -1,30 +1,32 @@
-//! Which secret does a client bring?
+//! Which secret does a client send?
 
 use std::fmt;
 
-/// Names the secret, if the program sets none.
+/// The environment variable with the secret, if the program sets none.
 const VARIABLE: &str = "NERITE_TOKEN";
-/// The header that brings it.
+/// The header with the secret.
 pub(crate) const AUTHORIZATION: &str = "authorization";
 
-/// The secret of a token that the server knows. It is never shown.
+/// The secret of a token that the server knows. Debug output never shows it.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Token(Option<String>);
 
 impl Token {
-    /// This secret; empty for none, whatever the environment says.
+    /// A token with this secret. An empty text means no token, even if the environment names one.
     pub(crate) fn new(secret: &str) -> Token {
         Token(Some(secret.to_owned()))
     }
 
-    /// Whether the program named one, or none on purpose.
+    /// Whether the program set a secret, or set none explicitly.
     pub(crate) fn is_named(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The value of the header: of this secret, or of the one in the environment.
+    /// The value of the header, for this secret or for the one in the environment.
     pub(crate) fn bearer(&self) -> Option<String> {
-        let secret = self.0.clone().or_else(|| std::env::var(VARIABLE).ok());
+        // A variable that was read from a file often ends in a newline.
+        let of_environment = || std::env::var(VARIABLE).ok().map(|secret| secret.trim().to_owned());
+        let secret = self.0.clone().or_else(of_environment);
         secret.filter(|secret| !secret.is_empty()).map(|secret| format!("Bearer {secret}"))
     }
 }

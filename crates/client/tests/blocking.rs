@@ -1,6 +1,6 @@
 //! Does a program without a runtime get the same answers?
 //!
-//! From the server of `NERITE_HTTP` and `NERITE_GRPC` (see `server.rs`); without one only what needs none is tried.
+//! The server is the one of `NERITE_HTTP` and `NERITE_GRPC` (see `server.rs`). Without these variables, tests that need a server do nothing.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 

@@ -1,6 +1,6 @@
 //! What does the HTTP client do with its connections?
 //!
-//! The server here is a few lines that answer every request with the same page, so that a test sees each connection.
+//! The server of these tests answers every request with the same page, and counts its connections.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ use nerite_client::{Error, Request, Tensor, http};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-/// A server on a Unix socket that closes each connection after so many answers.
+/// A server on a Unix socket that closes each connection after a number of answers.
 struct Page {
     path: PathBuf,
     connections: Arc<AtomicUsize>,
@@ -50,7 +50,7 @@ impl Drop for Page {
     }
 }
 
-/// Reads requests as long as their heads say, and answers each.
+/// Reads and answers requests, each of the length that its head says.
 async fn talk(mut stream: UnixStream, answer: &[u8], answers: usize) {
     let mut have = Vec::new();
     for _ in 0..answers {
@@ -88,7 +88,7 @@ async fn a_connection_the_server_closed_is_replaced() {
     let client = page.client();
     for round in 1..=3 {
         assert_eq!(client.page("/metrics").await.unwrap(), "hi");
-        // Lets the connection see its end; without this it is the race that ends in `Error::Broken`.
+        // Gives the client time to notice that the connection is closed. Otherwise it may send the next request on it, which fails with `Error::Broken`.
         for _ in 0..1000 {
             tokio::task::yield_now().await;
         }

@@ -1,7 +1,7 @@
-//! Does the client come to terms with a real server?
+//! Do the clients work with a real server?
 //!
-//! The server is the one of `NERITE_HTTP` and `NERITE_GRPC`, which must serve the model `simple`; else the newest binary
-//! `nerite` of the target folder is started over `examples/models`. Without either, the tests pass without asking.
+//! The server is the one of `NERITE_HTTP` and `NERITE_GRPC`, which must serve the model `simple`. Without these variables, the newest binary `nerite` of the
+//! target folder is started with `examples/models`. Without a binary, the tests do nothing.
 
 #![allow(clippy::unwrap_used)]
 
@@ -22,7 +22,7 @@ struct Server {
     child: Option<Child>,
 }
 
-/// Where the server answers, started by whichever test comes first.
+/// Clients of the server. The first test that calls this starts the server.
 async fn server() -> Option<(http::Client, grpc::Client)> {
     static SERVER: OnceLock<Option<Server>> = OnceLock::new();
     let server = SERVER.get_or_init(find).as_ref()?;
@@ -46,7 +46,7 @@ fn find() -> Option<Server> {
     let age = |path: &PathBuf| std::fs::metadata(path).and_then(|about| about.modified()).ok();
     let binary = built.iter().filter(|path| age(path).is_some()).max_by_key(|path| age(path))?;
     let [http, grpc, metrics] = ports::free_ports().map(|port| port.to_string());
-    // A static is never dropped, so the server's end is tied to this process's end of a pipe.
+    // A static is never dropped, so no drop can kill the server. Instead a shell kills it when the pipe from this process is closed.
     let child = Command::new("sh")
         .args(["-c", "\"$@\" & server=$!; cat > /dev/null; kill $server", "sh"])
         .arg(binary)
@@ -78,7 +78,7 @@ fn check_sums(response: &Response) {
     assert_eq!(response.output("OUTPUT1").unwrap().as_slice::<i32>().unwrap(), differences);
 }
 
-/// A region of its own for each test, whatever runs at the same time.
+/// A region with a name that no other test uses, not even one that runs at the same time.
 fn region(bytes: usize) -> (Region, String) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("client_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -130,7 +130,7 @@ async fn a_region_is_listed_while_its_guard_lives() {
     assert_eq!(listed, grpc.system_regions(Some(&name)).await.unwrap());
     assert_eq!((listed[0].byte_size, listed[0].key.as_str()), (8192, format!("/{name}").as_str()));
     drop(registered);
-    // The guard unregisters in the background; each look gives it time.
+    // The guard unregisters in the background, and this loop waits for it.
     for _ in 0..1000 {
         match grpc.system_regions(Some(&name)).await {
             Err(Error::Refused(status)) if status.code == Code::NotFound => return,
@@ -175,7 +175,7 @@ async fn refusals_come_with_their_kind_and_words() {
     let request = Request::new("nothing_of_this_name");
     for refused in [http.infer(&request).await, grpc.infer(&request).await] {
         let error = refused.expect_err("no such model");
-        // Triton looks at an empty body of inputs first over HTTP; both kinds are refusals of the server.
+        // Over HTTP, Triton first refuses a request without inputs. So the codes differ, but both are refusals of the server.
         assert!(matches!(error, Error::Refused(_)), "{error}");
     }
     let only_one = Request::new("simple").input(Tensor::from_slice("INPUT0", &[1, 16], &[0i32; 16]).unwrap());

@@ -89,7 +89,7 @@ async fn run_in<W: Work>(
     {
         return Ok(work);
     }
-    // A task of its own: a call whose client reads no answers is not polled, and must not hold a permit meanwhile.
+    // The steps run in a task of their own. A call whose client reads no answers is not polled, and must not hold a permit meanwhile.
     let mut task = Task(tokio::spawn(run_steps(work, lane.clone(), permits)));
     (&mut task.0).await.map_err(failed)?
 }

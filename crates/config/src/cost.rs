@@ -1,6 +1,7 @@
 //! What does the author of a model for a compiled backend say about the time of its runs?
 //!
-//! Not one of Triton's settings. A compiled backend cannot tell the server, so its runs go to workers, which have to be woken.
+//! This is not one of Triton's settings. A compiled backend has no function to report such a bound. Without this setting its runs go to worker
+//! threads, which have to be woken.
 //!
 //! ```text
 //! parameters { key: "nerite.cost_bound" value { string_value: "input_sizes" } }

@@ -1,4 +1,4 @@
-//! Which tensor datatype is a configuration's datatype, and the reverse?
+//! Which tensor datatype corresponds to a configuration's datatype, and the reverse?
 
 use nerite_tensor::DataType;
 

@@ -55,7 +55,7 @@ pub use deduce::{Entry, deduce_backend};
 pub use error::{ConfigError, TextFault};
 pub use host::{Gpu, HostFacts, MIN_COMPUTE_CAPABILITY};
 pub use json::{from_json, to_json};
-pub use limits::INSTANCES_MAX;
+pub use limits::{ENSEMBLE_STEPS_MAX, INSTANCES_MAX};
 pub use normalise::{normalise, normalise_groups};
 pub use onnx::{
     Completion, GraphSignature, Note, TensorSignature, check_input_allowed, check_onnx, check_output_allowed,

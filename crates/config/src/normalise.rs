@@ -40,7 +40,7 @@ pub fn normalise(mut config: ModelConfig, directory: &str) -> ModelConfig {
                 prefer_largest(&mut oldest.preferred_batch_size);
             }
         }
-        // Its models determine whether an ensemble is decoupled, and the setting is always shown.
+        // The models of an ensemble determine whether it is decoupled. The setting is always shown.
         Some(SchedulingChoice::EnsembleScheduling(_)) => {
             config.model_transaction_policy.get_or_insert_default();
         }

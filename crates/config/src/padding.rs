@@ -1,6 +1,6 @@
 //! To which sizes are inputs padded, so that requests of unequal shapes run together?
 //!
-//! Not one of Triton's settings. An author writes, for each input, the sizes that its variable dimensions are padded to, called buckets:
+//! This is not one of Triton's settings. An author writes, for each input, the sizes that its variable dimensions are padded to, called buckets:
 //!
 //! ```text
 //! parameters { key: "nerite.pad" value { string_value: "TOKENS: 16,32,64; IMAGE: 224,256 x 224,256" } }
@@ -33,7 +33,7 @@ pub struct Padding {
     inputs: Vec<PaddedInput>,
 }
 
-/// One of them.
+/// An input that is padded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PaddedInput {
     name: String,
@@ -93,7 +93,7 @@ impl Padding {
         self.inputs.iter().find(|input| input.name == name)
     }
 
-    /// Strings have no size of their own, so they cannot be cut out of a whole.
+    /// Refuses outputs of strings that would be cut back. Strings have no fixed size, so the place of an element in the output cannot be computed.
     fn check_outputs(&self, config: &ModelConfig) -> Result<(), ConfigError> {
         let outputs = config.outputs();
         for batch in &config.batch_output {
@@ -269,7 +269,7 @@ mod tests {
         check("T: 16,32", "T", &[2, 17], &[2, 32]);
         check("T: 16,32", "T", &[2, 33], &[2, 33]);
         check("I: 8 x 4,6;", "I", &[1, 3, 5, 5], &[1, 3, 8, 6]);
-        // What one dimension is too large for is padded in no dimension.
+        // If one dimension is larger than its largest bucket, no dimension is padded.
         check("I: 8 x 4,6", "I", &[1, 3, 5, 7], &[1, 3, 5, 7]);
     }
 

@@ -13,10 +13,10 @@ use crate::{ConfigError, ModelConfig, did_you_mean, nearest};
 /// The prefix of the keys of the server's own parameters.
 const PREFIX: &str = "nerite.";
 
-/// All of them.
+/// The keys of all of the server's own parameters.
 const KNOWN: [&str; 5] = [COST_BOUND, LATENCY_BOUND, PAD, PAD_VALUE, TIMEOUT_ENDS_RUNS];
 
-/// Refuses keys that would do nothing.
+/// Refuses unknown keys with the server's prefix.
 pub(crate) fn check(config: &ModelConfig) -> Result<(), ConfigError> {
     let mut keys: Vec<&String> = config.parameters.keys().collect();
     keys.sort();

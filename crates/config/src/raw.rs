@@ -1,4 +1,4 @@
-//! Which tensor is data that comes without name, datatype and shape?
+//! Which tensor does the data of a request become if the request has no name, datatype and shape for it?
 
 use nerite_tensor::{DataType, element_count};
 

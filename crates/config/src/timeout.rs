@@ -1,6 +1,6 @@
 //! Does a request's timeout end its run as well?
 //!
-//! Not one of Triton's settings: there, a timeout bounds the time in the queue only.
+//! This is not one of Triton's settings. In Triton, a timeout bounds only the time in the queue.
 //!
 //! ```text
 //! parameters { key: "nerite.timeout_ends_runs" value { string_value: "true" } }
@@ -9,7 +9,7 @@
 use crate::error::refuse;
 use crate::{ConfigError, ModelConfig};
 
-/// The parameter that has timeouts end runs.
+/// The parameter with which timeouts end runs.
 pub const TIMEOUT_ENDS_RUNS: &str = "nerite.timeout_ends_runs";
 
 impl ModelConfig {

@@ -9,6 +9,7 @@ mod batching;
 mod ensemble;
 mod files;
 mod groups;
+mod metrics;
 mod sequence;
 mod states;
 mod tensors;
@@ -71,7 +72,7 @@ pub fn validate(config: &ModelConfig) -> Result<(), ConfigError> {
     config.latency_bound_us()?;
     config.timeout_ends_runs()?;
     config.is_bound_by_input_sizes()?;
-    check_metrics(config)
+    metrics::check(config)
 }
 
 fn check_backend(config: &ModelConfig) -> Result<(), ConfigError> {
@@ -82,36 +83,17 @@ fn check_backend(config: &ModelConfig) -> Result<(), ConfigError> {
     if !backend.is_empty() && platform == ENSEMBLE {
         refuse!("Ensemble model '{name}' must have platform type '{platform}' and empty backend type");
     }
-    // Any other backend may use any platform.
-    let platforms: &[&str] = match backend.as_str() {
-        "tensorflow" => &["tensorflow_savedmodel", "tensorflow_graphdef"],
-        "tensorrt" => &["tensorrt_plan"],
-        "onnxruntime" => &["onnxruntime_onnx"],
-        "pytorch" => &["pytorch_libtorch", "torch_aoti"],
-        _ => return Ok(()),
+    // A backend that Triton does not know may use any platform that Triton does not know.
+    let owner = match platform.as_str() {
+        "tensorflow_savedmodel" | "tensorflow_graphdef" => Some("tensorflow"),
+        "tensorrt_plan" => Some("tensorrt"),
+        "onnxruntime_onnx" => Some("onnxruntime"),
+        "pytorch_libtorch" | "torch_aoti" => Some("pytorch"),
+        _ => None,
     };
-    if !platforms.contains(&platform.as_str()) {
+    let known = ["tensorflow", "tensorrt", "onnxruntime", "pytorch"].into_iter().find(|known| known == backend);
+    if owner != known {
         refuse!("unexpected 'platform' and 'backend' pair, got:{platform}, {backend}");
-    }
-    Ok(())
-}
-
-fn check_metrics(config: &ModelConfig) -> Result<(), ConfigError> {
-    use crate::proto::model_metrics::metric_control::MetricOptions;
-
-    for control in config.model_metrics.iter().flat_map(|metrics| &metrics.metric_control) {
-        let Some(identifier) = &control.metric_identifier else {
-            refuse!("metric control must specify 'metric_identifier'");
-        };
-        if identifier.family.is_empty() {
-            refuse!("metric identifier must specify non-empty 'family'");
-        }
-        let Some(MetricOptions::HistogramOptions(options)) = &control.metric_options else {
-            refuse!("metric control must specify 'histogram_options'");
-        };
-        if options.buckets.is_empty() {
-            refuse!("histogram options must specify non-empty 'buckets'");
-        }
     }
     Ok(())
 }

@@ -75,7 +75,7 @@ fn shape_of(reshape: Option<&ModelTensorReshape>) -> Option<Vec<i64>> {
 }
 
 impl ModelConfig {
-    /// The instance group of the instance with this name. The groups have their names.
+    /// The instance group of the instance with this name. The groups of the configuration must have names already.
     pub fn group_of(&self, instance: &str) -> Option<&ModelInstanceGroup> {
         let is_of = |rest: &str| rest.strip_prefix('_').is_some_and(|number| number.parse::<u32>().is_ok());
         self.instance_group.iter().find(|group| instance.strip_prefix(&group.name).is_some_and(is_of))

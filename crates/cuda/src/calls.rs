@@ -14,7 +14,7 @@ use crate::error::{Absent, CudaError};
 pub(crate) type Code = c_int;
 /// `CUdeviceptr`.
 pub(crate) type Address = u64;
-/// `CUcontext` and `CUstream`: handles that only the driver looks behind.
+/// `CUcontext` and `CUstream`: opaque handles of the driver.
 pub(crate) type Handle = *mut c_void;
 /// `CUipcMemHandle`, passed by value.
 #[repr(C)]
@@ -46,7 +46,7 @@ macro_rules! calls {
             }
         }
 
-        /// The driver's own names, for errors. The failures of some calls are not reported.
+        /// The driver's names of the functions, for errors. Some are unused, because failures of those functions are not reported.
         #[allow(non_upper_case_globals, dead_code)]
         pub(crate) mod name {
             $(pub(crate) const $name: &str = $symbol;)*

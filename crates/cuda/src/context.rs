@@ -16,7 +16,7 @@ pub(crate) struct Current<'d> {
     stays: PhantomData<*mut ()>,
 }
 
-/// A stream in the hands of one copy.
+/// A stream that one copy uses.
 pub(crate) struct Lane<'c> {
     current: &'c Current<'c>,
     stream: Option<Stream>,
@@ -68,7 +68,7 @@ impl Current<'_> {
 
 impl Drop for Current<'_> {
     fn drop(&mut self) {
-        // SAFETY: pops what `enter` pushed on this thread; a Current cannot leave it. Which context it was is not asked.
+        // SAFETY: pops what `enter` pushed on this thread, which a Current cannot leave. Null means that the popped context is not returned.
         let _ = unsafe { (self.calls().context_pop)(std::ptr::null_mut()) };
     }
 }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use nerite_memory::{Carrier, DeviceBytes};
+use nerite_memory::{DeviceBytes, DeviceCopier};
 
 use crate::calls::{Calls, Code, Handle, address, name};
 use crate::device::Device;
@@ -24,7 +24,7 @@ impl Device {
 
 /// For memory of this device, whoever allocated it. The driver may report an error of earlier work by other code here. Then every further call of
 /// this process to the device fails.
-impl Carrier for Device {
+impl DeviceCopier for Device {
     unsafe fn to_host(&self, from: *const u8, to: *mut u8, len: usize) -> Result<(), String> {
         if len == 0 {
             return Ok(());

@@ -57,7 +57,7 @@ impl Device {
         self.slot().facts.compute_capability
     }
 
-    /// Bytes of memory that nobody has now.
+    /// Bytes of memory that are free now.
     pub fn free_bytes(&self) -> Result<u64, CudaError> {
         let current = self.enter()?;
         let (mut free, mut total) = (0, 0);

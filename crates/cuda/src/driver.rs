@@ -2,7 +2,9 @@
 
 use std::ffi::{CStr, c_int};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
+
+use nerite_locks::Mutex;
 
 use crate::calls::{Calls, Handle, name};
 use crate::error::{Absent, CudaError};
@@ -36,7 +38,7 @@ pub(crate) struct Facts {
 /// The properties of a device, and what this process has on it.
 pub(crate) struct DeviceState {
     pub(crate) facts: Facts,
-    /// Its primary context, once somebody needed it: making one takes long and costs hundreds of MiB on the device.
+    /// Its primary context, made when first needed: making one takes long and costs hundreds of MiB on the device.
     pub(crate) context: Mutex<Option<Context>>,
     /// Streams that wait for the next copy.
     pub(crate) streams: Mutex<Vec<Stream>>,
@@ -104,7 +106,7 @@ impl DeviceState {
 }
 
 impl Drop for Driver {
-    /// Everything that was made from the driver holds it, so only the contexts and their idle streams are left.
+    /// Everything that was made from the driver holds a reference to it, so only the contexts and their idle streams are left.
     fn drop(&mut self) {
         for slot in &mut self.devices {
             let context = slot.context.get_mut().unwrap_or_else(PoisonError::into_inner).take();
@@ -117,10 +119,10 @@ impl Drop for Driver {
                     // SAFETY: an idle stream of this context, which nobody else has.
                     let _ = unsafe { (calls.stream_destroy)(stream) };
                 }
-                // SAFETY: pops what was pushed above; nobody wants to know which it was.
+                // SAFETY: pops what was pushed above. Null means that the popped context is not returned.
                 let _ = unsafe { (calls.context_pop)(std::ptr::null_mut()) };
             }
-            // SAFETY: gives back the one retain of `Device::enter`. Nobody could handle a failure, so it is ignored.
+            // SAFETY: releases the one retain of `Device::enter`. A failure is ignored, because nothing could be done about it.
             let _ = unsafe { (calls.context_release)(slot.facts.raw) };
         }
     }

@@ -18,7 +18,7 @@ pub struct CudaError {
     pub text: String,
 }
 
-/// Why this process reaches no GPU.
+/// Why this process cannot use a GPU.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Absent {
     /// There is no such library, or it cannot be loaded.
@@ -37,10 +37,10 @@ pub enum Absent {
         /// The function it lacks.
         symbol: &'static str,
     },
-    /// The driver is there and refuses to work.
+    /// The driver was loaded, but one of its calls failed.
     #[error("the CUDA driver does not start: {0}")]
     Refused(#[from] CudaError),
-    /// The driver is there and has nothing to drive.
+    /// The driver was loaded, but it has no device.
     #[error("the CUDA driver has no device")]
     NoDevice,
 }
@@ -48,7 +48,7 @@ pub enum Absent {
 /// Why another process's memory was not opened. If it had been opened, it was closed again.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum OpenError {
-    /// The driver does not take the handle.
+    /// The driver does not accept the handle.
     #[error("{0}")]
     Handle(CudaError),
     /// The handle is good, but for memory of another device.
@@ -59,7 +59,7 @@ pub enum OpenError {
         /// The device it lies on.
         actual: u32,
     },
-    /// Nobody knows how large the allocation is.
+    /// The size of the allocation is unknown.
     #[error("{0}")]
     Range(CudaError),
 }

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::ptr::NonNull;
 
-use nerite_memory::{Carrier, Keep};
+use nerite_memory::{DeviceCopier, MemoryOwner};
 
 use crate::calls::{Address, RawIpcHandle, address, name, pointer};
 use crate::context::Current;
@@ -34,7 +34,7 @@ pub struct IpcMemory {
 
 // SAFETY: a device address belongs to the process, not to a thread; the fields never change.
 unsafe impl Send for IpcMemory {}
-// SAFETY: as above; a shared IpcMemory only tells its address and carries bytes, which the driver lets any thread do.
+// SAFETY: as above. A shared IpcMemory only returns its address and copies bytes, which the driver allows on any thread.
 unsafe impl Sync for IpcMemory {}
 
 impl IpcMemory {
@@ -48,7 +48,7 @@ impl IpcMemory {
         let code = unsafe { (calls.ipc_open)(&raw mut at, RawIpcHandle(handle.0), LAZY_ENABLE_PEER_ACCESS) };
         calls.check(name::ipc_open, code).map_err(OpenError::Handle)?;
         let opened = NonNull::new(pointer(at)).expect("the driver opens no memory at address 0");
-        // From here on Drop closes, whatever else fails.
+        // From here on Drop closes the memory, even if a later step fails.
         let mut memory = IpcMemory { device: device.clone(), at: opened, len: 0 };
         if let Some(actual) = ordinal_of(&current, at).filter(|actual| *actual != device.ordinal()) {
             return Err(OpenError::Elsewhere { requested: device.ordinal(), actual });
@@ -71,7 +71,7 @@ impl IpcMemory {
         self.len
     }
 
-    /// Whether there is no byte.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -82,8 +82,8 @@ impl IpcMemory {
     }
 }
 
-impl Keep for IpcMemory {
-    fn carrier(&self) -> Option<&dyn Carrier> {
+impl MemoryOwner for IpcMemory {
+    fn copier(&self) -> Option<&dyn DeviceCopier> {
         Some(&self.device)
     }
 }
@@ -91,7 +91,7 @@ impl Keep for IpcMemory {
 impl Drop for IpcMemory {
     fn drop(&mut self) {
         if let Err(error) = close(&self.device, self.at) {
-            // The last user has gone; there is nobody else to tell.
+            // The last user has gone, so the error can only be logged.
             log::warn!("failed to close CUDA IPC handle: {error}");
         }
     }

@@ -1,4 +1,4 @@
-//! How is a GPU reached without linking to it?
+//! How is a GPU used without linking to CUDA?
 //!
 //! ```text
 //!   Driver ── libcuda.so.1, opened at run time; a table of the calls used here

@@ -13,14 +13,14 @@ pub enum LockError {
     /// The driver refuses.
     #[error("{0}")]
     Driver(#[from] CudaError),
-    /// Enough is locked already.
+    /// The limit of locked bytes would be exceeded.
     #[error("{locked} bytes are page-locked, {len} more would exceed {max}, a quarter of the host's memory")]
     Full {
         /// Bytes locked now.
         locked: u64,
         /// Bytes asked for.
         len: u64,
-        /// Bytes that may be.
+        /// Bytes that may be locked.
         max: u64,
     },
 }

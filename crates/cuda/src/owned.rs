@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use nerite_memory::{Access, Buffer, Carrier, DeviceBytes, Extent, Keep, Place, Slot, Vacant};
+use nerite_memory::{Access, Buffer, DeviceBytes, DeviceCopier, Extent, MemoryOwner, Place, Slot, Vacant};
 
 use crate::calls::{RawIpcHandle, address, name, pointer};
 use crate::device::Device;
@@ -19,7 +19,7 @@ pub struct DeviceMemory {
 
 // SAFETY: a device address belongs to the process, not to a thread; the fields never change.
 unsafe impl Send for DeviceMemory {}
-// SAFETY: as above; a shared DeviceMemory only tells its address and carries bytes, which the driver lets any thread do.
+// SAFETY: as above. A shared DeviceMemory only returns its address and copies bytes, which the driver allows on any thread.
 unsafe impl Sync for DeviceMemory {}
 
 impl DeviceMemory {
@@ -49,7 +49,7 @@ impl DeviceMemory {
         self.len
     }
 
-    /// Whether there is no byte.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -82,13 +82,13 @@ impl DeviceMemory {
     }
 }
 
-impl Keep for DeviceMemory {
-    fn carrier(&self) -> Option<&dyn Carrier> {
+impl MemoryOwner for DeviceMemory {
+    fn copier(&self) -> Option<&dyn DeviceCopier> {
         Some(&self.device)
     }
 }
 
-// SAFETY: `allocate` allocated `len` bytes at `at` on `device`, which carries them; the fields never change, and only Drop frees the memory.
+// SAFETY: `allocate` allocated `len` bytes at `at` on `device`, which copies them; the fields never change, and only Drop frees the memory.
 unsafe impl DeviceBytes for DeviceMemory {
     fn at(&self) -> NonNull<u8> {
         self.at
@@ -102,7 +102,7 @@ unsafe impl DeviceBytes for DeviceMemory {
         self.device.ordinal()
     }
 
-    fn carrier(&self) -> &dyn Carrier {
+    fn copier(&self) -> &dyn DeviceCopier {
         &self.device
     }
 }

@@ -18,7 +18,7 @@ pub struct PageLock {
 
 // SAFETY: a lock belongs to the process, not to a thread; the fields never change.
 unsafe impl Send for PageLock {}
-// SAFETY: as above; a shared PageLock can do nothing.
+// SAFETY: as above; a shared PageLock has no methods that change anything.
 unsafe impl Sync for PageLock {}
 
 impl PageLock {

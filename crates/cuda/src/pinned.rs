@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use nerite_memory::Keep;
+use nerite_memory::MemoryOwner;
 
 use crate::calls::name;
 use crate::driver::Driver;
@@ -22,12 +22,12 @@ pub struct PinnedMemory {
 
 // SAFETY: the memory belongs to the process, not to a thread; the fields never change.
 unsafe impl Send for PinnedMemory {}
-// SAFETY: as above; a shared PinnedMemory only tells its address.
+// SAFETY: as above; a shared PinnedMemory only returns its address.
 unsafe impl Sync for PinnedMemory {}
-impl Keep for PinnedMemory {}
+impl MemoryOwner for PinnedMemory {}
 
 impl PinnedMemory {
-    /// `len` bytes that all devices reach.
+    /// Allocates `len` bytes that all devices can access.
     pub fn allocate(driver: &Arc<Driver>, len: usize) -> Result<PinnedMemory, CudaError> {
         let device = driver.any();
         let current = device.enter()?;
@@ -52,7 +52,7 @@ impl PinnedMemory {
         self.len
     }
 
-    /// Whether there is no byte.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -5,9 +5,10 @@
 //! host's memory already.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
-use nerite_memory::{Access, Block, Keep, PinnedBytes, Place, Slot, Staging, StagingFull};
+use nerite_locks::Mutex;
+use nerite_memory::{Access, Block, MemoryOwner, PinnedBytes, Place, Slot, Staging, StagingFull};
 
 use crate::driver::Driver;
 use crate::limits::{HEAP_SHARE, PINNED_BLOCK_BYTES_MIN};
@@ -32,7 +33,7 @@ struct State {
     /// Bytes of all blocks, idle or not.
     locked: u64,
     used: u64,
-    /// The driver refused once, which was logged.
+    /// Whether a refusal by the driver was logged already.
     is_logged: bool,
 }
 
@@ -69,7 +70,7 @@ impl PinnedPool {
             }
             state.make_room(size as u64, self.shared.bytes_max, &mut given_up)
         };
-        // Outside the lock: the driver takes its time.
+        // Dropped outside the lock, because the driver takes long to free blocks.
         drop(given_up);
         if !admitted {
             return None;
@@ -145,7 +146,7 @@ impl Heap {
     }
 }
 
-impl Keep for Heap {}
+impl MemoryOwner for Heap {}
 
 impl Drop for Heap {
     fn drop(&mut self) {
@@ -153,7 +154,7 @@ impl Drop for Heap {
     }
 }
 
-impl Keep for Held {}
+impl MemoryOwner for Held {}
 
 impl Drop for Held {
     fn drop(&mut self) {

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use nerite_cuda::{Absent, DeviceMemory, Driver, IpcHandle, IpcMemory, OpenError, PageLock, PinnedPool};
-use nerite_memory::{Buffer, Extent, Keep, Place, Reason, Slot, Staging};
+use nerite_memory::{Buffer, Extent, MemoryOwner, Place, Reason, Slot, Staging};
 use stand_in::{Counts, counts};
 
 const CASE: &str = "NERITE_DRIVER_CASE";
@@ -182,7 +182,7 @@ fn reads_and_writes(driver: &Arc<Driver>, handle: IpcHandle) {
     let again = IpcMemory::open(&device, &handle).unwrap();
     assert_eq!((first.at(), first.len()), (again.at(), 512));
     drop(again);
-    let (at, keep) = (first.at(), || Arc::clone(&first) as Arc<dyn Keep>);
+    let (at, keep) = (first.at(), || Arc::clone(&first) as Arc<dyn MemoryOwner>);
     // SAFETY: 20 bytes of 512, on device 0, kept by the memory itself.
     let buffer = unsafe { Buffer::from_raw(at, 20, Place::Device(0), nerite_memory::Access::Shared, keep()) };
     assert_eq!(read(&buffer), b"from another process");

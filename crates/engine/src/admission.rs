@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use nerite_backend::{InFlight, Job, now_ns};
-use nerite_request::{AdmittedRequest, Peer, Request};
+use nerite_request::{AdmittedRequest, Peer, Request, SequenceId};
 
 use crate::contract::{CheckedTensors, Contract, Prefix, Tensors};
 use crate::deadline::end_in_time;
+use crate::run_on::run_on;
 use crate::served::Served;
 
-/// A request's right to one model version, which was found once and stays loaded while this lives. It is counted as in flight.
+/// A request's right to one model version. The version was looked up once, and stays loaded while this exists. The request counts as in flight.
 pub struct Admission {
-    // The fields are dropped in this order: the thread that unloads the version waits for the count, and must then hold the last reference.
+    // The fields are dropped in this order. The thread that unloads the version waits until no request is in flight, and must hold the last reference
+    // then.
     served: Arc<Served>,
     in_flight: InFlight,
     /// Held until the request is submitted. A version that is replaced runs the requests that it admitted, and then ends.
@@ -58,16 +60,21 @@ impl Admission {
         if served.timeout_ends_runs() {
             end_in_time(&mut job);
         }
+        if let Some(time_us) = served.runs_on_us().filter(|_| job.sequence().id != SequenceId::None) {
+            run_on(&mut job, time_us, None);
+        }
         served.submit(job, client.as_ref());
         drop(entering);
     }
 
     /// Checks the request against the contract and submits it. A refusal comes through the request's reply as well.
     pub fn check_and_submit(self, request: Request) {
-        let Request { id, inputs, wanted, priority, timeout_us, sequence, parameters, cancel, mut reply } = request;
+        let Request { id, inputs, wanted, priority, timeout_us, sequence, client, parameters, cancel, mut reply } =
+            request;
         let tensors = Tensors { inputs, wanted: wanted.into(), is_raw: false };
         match self.contract().check_all(Prefix(&id), tensors) {
             Ok(CheckedTensors { inputs, wanted, rows, .. }) => {
+                reply.admitted(&wanted);
                 self.submit(AdmittedRequest {
                     id,
                     rows,
@@ -76,6 +83,7 @@ impl Admission {
                     priority,
                     timeout_us,
                     sequence,
+                    client,
                     parameters,
                     cancel,
                     reply,

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use nerite_backend::Job;
 use nerite_config::{PaddedInput, Padding, TensorSpec};
 use nerite_memory::Access;
-use nerite_schedule::{Arrival, Deadline, PriorityLevels, Repeat, Span, Spans, Ticket, TimeoutAction, Wants};
+use nerite_schedule::{Arrival, Client, Deadline, PriorityLevels, Repeat, Span, Spans, Ticket, TimeoutAction, Wants};
 use nerite_tensor::Name;
 
 use crate::sequences::step;
@@ -23,6 +23,8 @@ pub(crate) struct Arrivals {
     of_sequences: bool,
     /// Whether a model may have its requests run again.
     repeats: bool,
+    /// Whether requests run in the order of arrival, whoever sent them.
+    in_order: bool,
 }
 
 /// An input whose shapes are compared.
@@ -48,7 +50,14 @@ impl Arrivals {
             wants,
             of_sequences: false,
             repeats: false,
+            in_order: false,
         }
+    }
+
+    /// The same. `in_order`: the model's responses are sent in the order of its requests. Then clients do not take turns, because a response that is
+    /// made earlier would only wait to be sent.
+    pub fn in_order(self, in_order: bool) -> Arrivals {
+        Arrivals { in_order, ..self }
     }
 
     /// The same, for a model with padded inputs: requests may run together if their inputs are padded to the same shape.
@@ -87,6 +96,7 @@ impl Arrivals {
             shapes: if self.wants.shapes { self.key(job) } else { 0 },
             spans: if self.wants.spans { spans(job) } else { Spans::new() },
             sequence: if self.of_sequences { step(job) } else { None },
+            client: if self.in_order { Client::default() } else { client(job) },
             repeat: if self.repeats { Repeat::Possible } else { Repeat::Never },
             ..Arrival::new(Ticket(0), job.rows().max(1))
         }
@@ -97,14 +107,14 @@ impl Arrivals {
         self.levels.policy(self.levels.level(job.priority())).deadline(job.timeout_us(), arrived_us)
     }
 
-    /// The time at which a job that was chosen to run is rejected if it still waits for resources. `None` for jobs of sequences: their timeout is
-    /// over once the sequence has a slot.
+    /// The time at which a job that was chosen to run is rejected if it still waits for resources. `None` for jobs of sequences: their timeout does
+    /// not apply once the sequence has a slot.
     pub fn rejected_at_us(&self, job: &Job) -> Option<u64> {
         let deadline = self.deadline(job, job.arrived() / 1000).filter(|_| !self.of_sequences)?;
         (deadline.action == TimeoutAction::Reject).then_some(deadline.at_us)
     }
 
-    /// Equal for jobs that may run together; rarely equal for others.
+    /// A key that is equal for jobs that may run together, and rarely equal for others.
     fn key(&self, job: &Job) -> u64 {
         let mut hasher = DefaultHasher::new();
         for input in &self.compared {
@@ -117,6 +127,12 @@ impl Arrivals {
     pub fn may_join(&self, one: &Job, next: &Job) -> bool {
         !self.wants.shapes || self.compared.iter().all(|input| input.features(one) == input.features(next))
     }
+}
+
+/// Who sent a job, for its scheduler.
+fn client(job: &Job) -> Client {
+    let nerite_request::Client { peer, flow } = job.client();
+    Client { peer, flow }
 }
 
 /// The address ranges of the inputs, if any input lies in memory that a client shares. Only there can inputs of two jobs be adjacent.
@@ -150,7 +166,7 @@ fn backlog_deadline(timeout_us: u64, arrived_us: u64) -> Option<Deadline> {
     (timeout_us > 0).then(|| Deadline { at_us: arrived_us.saturating_add(timeout_us), action: TimeoutAction::Reject })
 }
 
-/// Whether two requests may differ in this input although the model's configuration allows both.
+/// Whether two requests may both fit the model's configuration and still differ in this input, so that they cannot run together.
 pub(crate) fn is_compared(input: &TensorSpec) -> bool {
     input.optional || (!input.ragged && input.dims.iter().any(|dim| *dim < 0))
 }
@@ -159,7 +175,7 @@ pub(crate) fn is_compared(input: &TensorSpec) -> bool {
 mod tests {
     use nerite_backend::ModelVersion;
     use nerite_memory::Buffer;
-    use nerite_request::{AdmittedRequest, Cancel, Inputs, Parameters, Reply, Sequence, WantedOutputs};
+    use nerite_request::{AdmittedRequest, Inputs, Reply};
     use nerite_schedule::QueuePolicy;
     use nerite_tensor::{DataType, Shape, Tensor};
 
@@ -188,16 +204,11 @@ mod tests {
         let arranged =
             inputs.iter().map(tensor).collect::<Inputs>().arranged(3, |tensor| index(&tensor.name).ok_or(()));
         let request = AdmittedRequest {
-            id: "".into(),
             rows: inputs.first().map_or(1, |(_, shape)| shape[0] as u32),
             inputs: arranged.expect("the model has these inputs"),
-            wanted: WantedOutputs::new(),
             priority: 1,
             timeout_us: 7,
-            sequence: Sequence::default(),
-            parameters: Parameters::new(),
-            cancel: Cancel::new(),
-            reply: Reply::new(drop),
+            ..AdmittedRequest::new(Reply::new(drop))
         };
         Job::new(request, ModelVersion::unmetered("m").begin(), 0)
     }
@@ -239,6 +250,16 @@ mod tests {
             assert_eq!(arrivals.may_join(&one, &next), together);
             assert_eq!(arrivals.describe(&one, 0).shapes == arrivals.describe(&next, 0).shapes, together);
         }
+    }
+
+    #[test]
+    fn clients_are_told_apart_unless_requests_run_in_the_order_of_arrival() {
+        let client = nerite_request::Client { peer: 3, flow: 4 };
+        let request = AdmittedRequest { client, ..AdmittedRequest::new(Reply::new(drop)) };
+        let job = Job::new(request, ModelVersion::unmetered("m").begin(), 0);
+        let arrivals = |in_order| Arrivals::new(PriorityLevels::default(), &[], Wants::default()).in_order(in_order);
+        assert_eq!(arrivals(false).describe(&job, 0).client, Client { peer: 3, flow: 4 });
+        assert_eq!(arrivals(true).describe(&job, 0).client, Client::default());
     }
 
     #[test]

@@ -86,10 +86,11 @@ impl Cached {
     fn look_up(self: &Arc<Self>, model: &Arc<dyn RunJob>, job: Job, client: Option<&str>, may_be_front: bool) {
         let begun = now_ns();
         let keys = self.keys(&job, client);
-        if job.is_cancelled() {
+        if job.is_stopped() {
             return job.refuse(Status::new(Code::Cancelled, ""));
         }
-        // A request whose tensors are all in messages is not answered with a response that another program of the same client could have changed.
+        // A response that was kept for one client was made with memory that its programs can change. It does not answer a request whose tensors are
+        // all in the message.
         let found = match keys.of_client.filter(|_| keys.is_shared || has_places(&job)) {
             Some(of_client) => self.cache.find(&[keys.of_all, of_client]),
             None => self.cache.find(&[keys.of_all]),
@@ -101,7 +102,7 @@ impl Cached {
         let is_long = stored.output_bytes() > INLINE_WORK_BYTES_MAX;
         if model.keeps_order() {
             let (cached, whom) = (Arc::clone(self), Arc::clone(model));
-            // It may be any thread that answers when it is the turn of this request.
+            // The thread that ends the request before this one calls this. It may be a front thread.
             let answer = move |job| {
                 if is_long {
                     cached.answer_aside(&whom, job, &stored, lookup_ns);
@@ -119,7 +120,7 @@ impl Cached {
         }
     }
 
-    /// Answers a request on the thread of large look-ups, or here if that takes no more.
+    /// Answers a request on the thread of large look-ups, or on this one if the queue of the other is full.
     fn answer_aside(&self, model: &Arc<dyn RunJob>, job: Job, stored: &Arc<Stored>, lookup_ns: u64) {
         let copied = Arc::clone(stored);
         let work = move |_: &Arc<dyn RunJob>, job| answer(job, &copied, lookup_ns);
@@ -129,7 +130,7 @@ impl Cached {
         }
     }
 
-    /// Runs the model. Its response is kept.
+    /// Runs the model, whose response is kept in the cache.
     fn run(&self, model: &Arc<dyn RunJob>, mut job: Job, keys: Keys, lookup_ns: u64) {
         let insertion = Insertion {
             cache: Arc::clone(&self.cache),
@@ -150,13 +151,13 @@ impl Cached {
         inputs.sort_unstable_by(|one, next| one.name.cmp(&next.name));
         key.number(inputs.len() as u64);
         for input in &inputs {
-            key.input(input, &|| !job.is_cancelled());
+            key.input(input, &|| !job.is_stopped());
         }
-        let mut wanted: Vec<_> = job.wanted().collect();
+        let mut wanted: Vec<usize> = job.responder().wanted_outputs().indexed().map(|(index, _)| index).collect();
         wanted.sort_unstable();
         key.number(wanted.len() as u64);
-        for name in wanted {
-            key.text(name);
+        for index in wanted {
+            key.number(index as u64);
         }
         key.parameters(job.parameters());
         key.sequence(job.sequence());
@@ -175,11 +176,11 @@ fn may_be_kept(job: &Job, has_client: bool) -> bool {
 
 /// Whether outputs may lie in memory that the client shares.
 fn has_places(job: &Job) -> bool {
-    job.offers_places() || job.wanted().any(|name| job.output_slot(name).is_some())
+    job.offers_places() || job.responder().wanted_outputs().iter().any(|output| output.slot.is_some())
 }
 
-/// Answers with the stored response. Whether memory of the inputs was lost is checked as after a run. A wait between the look-up and this, for the request's
-/// turn or for a thread, counts as time in the queue, so the hit takes as long as the look-up and the copy of the outputs.
+/// Answers with the stored response. If memory of the inputs was lost, the answer is an error, as after a run. The time of the hit is that of the
+/// look-up and of the copy of the outputs. A wait between the two, for the request's turn or for a thread, counts as time in the queue.
 fn answer(mut job: Job, stored: &Stored, lookup_ns: u64) {
     let mut times = Times::begin();
     times.start = times.start.saturating_sub(lookup_ns);
@@ -191,18 +192,18 @@ fn answer(mut job: Job, stored: &Stored, lookup_ns: u64) {
 fn place(job: &mut Job, stored: &Stored) -> Result<(), Status> {
     job.set_parameters(stored.parameters.clone());
     for output in &stored.outputs {
-        let (name, size) = (&output.name, output.data.len());
-        let slot = match job.output_slot(name) {
-            Some(_) => Some(job.output_bytes(name, size)?),
-            None => job.offered(name, size)?,
+        let (index, size) = (output.index, output.data.len());
+        let slot = match job.output_slot(index) {
+            Some(_) => Some(job.output_bytes(index, size)?),
+            None => job.offered(index, size)?,
         };
         match slot {
             Some(mut slot) => {
                 let filled = slot.fill_from(0, &output.data, Reason::ResponseCache);
                 filled.map_err(|fault| Status::internal(fault.to_string()))?;
-                job.put(name, output.datatype, output.shape.clone(), slot.filled());
+                job.put(index, output.datatype, output.shape.clone(), slot.filled());
             }
-            None => job.put_buffer(name, output.datatype, output.shape.clone(), output.data.clone()),
+            None => job.put_buffer(index, output.datatype, output.shape.clone(), output.data.clone()),
         }
     }
     Ok(())
@@ -230,8 +231,11 @@ impl Insertion {
         if let Some(key) = key.filter(|_| is_here)
             && let Kept::TooLarge(bytes) = self.cache.keep(key, response)
         {
-            log::debug!(
-                "model '{}': a response of {bytes} bytes is larger than the response cache; raise the size of --cache-config",
+            // A client chooses how large a response is, and the log sums up equal lines only. The size is rounded, so few lines differ.
+            let most = bytes.checked_next_power_of_two().unwrap_or(u64::MAX);
+            log::warn!(
+                "Failed to insert key: a response of model '{}' needs up to {most} bytes, more than the response cache has; raise the size of \
+                 --cache-config",
                 self.model
             );
         }
@@ -280,7 +284,7 @@ mod tests {
 
     use nerite_backend::ModelVersion;
     use nerite_locks::Mutex;
-    use nerite_request::{AdmittedRequest, Cancel, Parameters, Sequence};
+    use nerite_request::AdmittedRequest;
 
     use super::*;
     use crate::latencies::{Latencies, LatencyMetrics};
@@ -291,7 +295,7 @@ mod tests {
 
     impl RunJob for Full {
         fn reject(&self, job: Job, _: Rejection) {
-            job.turn_away(Status::unavailable("full"));
+            job.reject_unqueued(Status::unavailable("full"));
         }
 
         fn run(&self, job: Job) {
@@ -299,7 +303,7 @@ mod tests {
         }
     }
 
-    /// Says how a request ended.
+    /// Sends the test a text about how a request ended.
     struct Ends(mpsc::Sender<String>);
 
     impl Deliver for Ends {
@@ -318,18 +322,7 @@ mod tests {
 
     /// A request without inputs that arrives now.
     fn job(version: &Arc<ModelVersion>, reply: Reply) -> Job {
-        let request = AdmittedRequest {
-            id: "1".into(),
-            rows: 1,
-            inputs: Vec::new().into(),
-            wanted: Vec::new().into(),
-            priority: 0,
-            timeout_us: 0,
-            sequence: Sequence::default(),
-            parameters: Parameters::new(),
-            cancel: Cancel::new(),
-            reply,
-        };
+        let request = AdmittedRequest { id: "1".into(), ..AdmittedRequest::new(reply) };
         Job::new(request, version.begin(), now_ns())
     }
 
@@ -390,7 +383,7 @@ mod tests {
         let report = stats.report(0);
         let queued = report.queue.ns - queued_before;
         assert_eq!(report.cache_hit.count, 1);
-        // The time before the wait and the time after it bound the hit, however slow this machine is.
+        // However slow this machine is, the hit takes no longer than the time before the wait and the time after it.
         assert!(report.cache_hit.ns <= (waits - submitted) + (answered - turn), "{report:?}");
         assert!(queued >= turn - waits, "{queued} ns, {report:?}");
     }

@@ -34,7 +34,7 @@ impl Catalog {
         all
     }
 
-    /// Adds a version, in place of one of the same number.
+    /// Adds a version. It replaces one of the same number.
     pub fn publish(&mut self, served: Arc<Served>) {
         let versions = self.0.entry(served.identifier().into()).or_default();
         versions.retain(|earlier| earlier.version() != served.version());
@@ -42,7 +42,7 @@ impl Catalog {
         versions.sort_by_key(|served| served.version());
     }
 
-    /// Puts a version in the place of exactly this one, if it is there.
+    /// Replaces `before` by `after`, if the catalog has exactly that version.
     pub fn exchange(&mut self, before: &Arc<Served>, after: &Arc<Served>) {
         let places = self.0.get_mut(before.identifier()).into_iter().flatten();
         for place in places.filter(|place| Arc::ptr_eq(place, before)) {
@@ -50,7 +50,7 @@ impl Catalog {
         }
     }
 
-    /// Takes exactly this one out, and not one that replaced it.
+    /// Removes exactly this version, and not one that replaced it.
     pub fn withdraw(&mut self, served: &Arc<Served>) {
         if let Some(versions) = self.0.get_mut(served.identifier()) {
             versions.retain(|one| !Arc::ptr_eq(one, served));

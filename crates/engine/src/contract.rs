@@ -1,7 +1,7 @@
 //! Does a request fit its model?
 //!
-//! The checks are in Triton's order, so a request with two faults gets the same error as from Triton. `api` has
-//! replaced the names of a client's request by memory before. A request from within the server has memory already.
+//! The checks are in Triton's order, so a request with two faults gets the same error as from Triton. In a client's request, `api` has already
+//! replaced the names of regions by memory. A request from within the server has its memory from the start.
 
 mod raw;
 mod shape;
@@ -9,9 +9,10 @@ mod string_count;
 
 use nerite_config::TensorSpec;
 use nerite_memory::Buffer;
+pub use nerite_request::Prefix;
 use nerite_request::limits::LISTED_BYTES_MAX;
 use nerite_request::names::{ByName, first_repeated};
-use nerite_request::{InferInput, Inputs, Status, Wanted, WantedOutputs};
+use nerite_request::{InferInput, Inputs, NamedOutputs, Status, Wanted, WantedOutputs};
 use nerite_tensor::Tensor;
 
 use shape::check_input;
@@ -37,7 +38,7 @@ pub struct Tensors {
     /// Inputs in the client's order.
     pub inputs: Inputs,
     /// Requested outputs, each with its memory. Empty means all outputs.
-    pub wanted: WantedOutputs,
+    pub wanted: NamedOutputs,
     /// Whether the only input came without a name.
     pub is_raw: bool,
 }
@@ -47,34 +48,12 @@ pub struct Tensors {
 pub struct CheckedTensors {
     /// Inputs in the order of the model's configuration, with its names, and in the shapes the model sees.
     pub inputs: Inputs,
-    /// Requested outputs in the client's order, with the configuration's names. Each has its memory.
+    /// Requested outputs in the client's order, with the configuration's names and indices. Each has its memory.
     pub wanted: WantedOutputs,
     /// Rows: the batch dimension, 1 without one.
     pub rows: u32,
     /// Bytes that the strings of all BYTES inputs may take beside their own bytes.
     pub string_bytes: usize,
-}
-
-/// `[request id: x] `, with which Triton begins the texts of these checks.
-#[derive(Clone, Copy, Debug)]
-pub struct Prefix<'a>(pub &'a str);
-
-impl std::fmt::Display for Prefix<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "[request id: {}] ", if self.0.is_empty() { "<id_unknown>" } else { self.0 })
-    }
-}
-
-impl Prefix<'_> {
-    /// An input that the request names twice.
-    pub fn repeated_input(self, name: &str) -> Status {
-        Status::invalid(format!("{self}input '{name}' already exists in request"))
-    }
-
-    /// An output that the request names twice.
-    pub fn repeated_output(self, name: &str) -> Status {
-        Status::invalid(format!("{self}output '{name}' already exists in request"))
-    }
 }
 
 /// Who made the tensors of a request.
@@ -85,7 +64,7 @@ enum Sender {
 }
 
 impl Contract<'_> {
-    /// The model's one input, with `body` as its data, for a request that says nothing about its tensors.
+    /// The model's one input, with `body` as its data, for a request that does not describe its tensors.
     pub fn raw_input(&self, request: Prefix<'_>, body: Buffer) -> Result<InferInput, Status> {
         raw::input_of(request, body, self)
     }
@@ -116,7 +95,7 @@ impl Contract<'_> {
     }
 
     /// As [`Contract::check`], for tensors of the server and its models, of which nothing was checked before. Their strings are not limited: a model
-    /// may have made more of what a client sent, and the client could not send fewer.
+    /// may make more strings than its client sent, and the client cannot change that.
     pub fn check_all(&self, request: Prefix<'_>, tensors: Tensors) -> Result<CheckedTensors, Status> {
         let (inputs, wanted) = (&tensors.inputs, &tensors.wanted);
         if let Some(input) = first_repeated(inputs, |input| &input.name).and_then(|at| inputs.get(at)) {
@@ -128,19 +107,19 @@ impl Contract<'_> {
         self.check_from(request, tensors, Sender::Server)
     }
 
-    /// An empty list means all outputs. From here on their names are the configuration's.
-    fn check_wanted(&self, mut wanted: WantedOutputs) -> Result<WantedOutputs, Status> {
+    /// Gives the wanted outputs their indices and names in the configuration. An empty list means all outputs.
+    fn check_wanted(&self, wanted: NamedOutputs) -> Result<WantedOutputs, Status> {
         if wanted.is_empty() {
             return Ok(self.outputs.iter().map(|o| Wanted { name: o.name.clone(), slot: None }).collect());
         }
         let specs = ByName::new(self.outputs, |spec| &spec.name);
-        for Wanted { name, .. } in &mut wanted {
-            let spec = specs.find(name).ok_or_else(|| {
+        let known = |Wanted { name, slot }| {
+            let index = specs.index_of(&name).ok_or_else(|| {
                 Status::invalid(format!("unexpected inference output '{name}' for model '{}'", self.model))
             })?;
-            *name = spec.name.clone();
-        }
-        Ok(wanted)
+            Ok((index, Wanted { name: self.outputs[index].name.clone(), slot }))
+        };
+        wanted.into_iter().map(known).collect()
     }
 }
 

@@ -1,8 +1,8 @@
 //! How does a request's timeout end the request in every part of the server?
 //!
-//! This is done only for models whose author asks for it. A request of another model waits in its queue as the queue's policy says, and its run is
-//! not stopped. At its time the request is cancelled as if its client had gone, so every queue, step and runtime that checks for that ends it. Its
-//! client still waits, and gets an error which says that the time was over.
+//! This is done only for models whose author requests it. A request of another model waits in its queue as the queue's policy says, and its run is
+//! not stopped. When its timeout is over, the request is cancelled as if its client had gone, so every queue, step and runtime that checks for that
+//! ends it. The client still waits, and gets an error which says that the time was over.
 
 use std::sync::{Arc, Weak};
 
@@ -34,8 +34,7 @@ impl Wake for Deadline {
     }
 }
 
-/// The timer's entry for a deadline. It is removed when the request ends, so a client that asks for years leaves
-/// nothing behind.
+/// The timer's entry for a deadline. It is removed when the request ends, so a timeout of years does not keep it.
 #[derive(Debug)]
 struct Armed {
     _deadline: Arc<Deadline>,
@@ -51,7 +50,7 @@ impl Drop for Armed {
 #[cfg(test)]
 mod tests {
     use nerite_backend::{ModelVersion, Times, now_ns};
-    use nerite_request::{AdmittedRequest, Parameters, Reply, Sequence, WantedOutputs};
+    use nerite_request::{AdmittedRequest, Reply};
 
     use super::*;
 
@@ -59,18 +58,7 @@ mod tests {
     const FAR_US: u64 = 1 << 60;
 
     fn job(timeout_us: u64) -> Job {
-        let request = AdmittedRequest {
-            id: "".into(),
-            rows: 1,
-            inputs: Vec::new().into(),
-            wanted: WantedOutputs::new(),
-            priority: 0,
-            timeout_us,
-            sequence: Sequence::default(),
-            parameters: Parameters::new(),
-            cancel: Cancel::new(),
-            reply: Reply::new(drop),
-        };
+        let request = AdmittedRequest { timeout_us, ..AdmittedRequest::new(Reply::new(drop)) };
         Job::new(request, ModelVersion::unmetered("m").begin(), now_ns())
     }
 

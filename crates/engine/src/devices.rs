@@ -1,7 +1,7 @@
 //! For which device is a run counted?
 //!
-//! As in Triton, the metrics of a model whose instances compute on several devices are counted for each GPU. Such a model's instances say for each run
-//! which device they compute on. A model on one device, or on the host, needs none of this.
+//! As in Triton, the metrics of a model whose instances compute on several devices are counted for each GPU. Such a model's instances say for each
+//! run which device they compute on. A model on one device, or on the host, needs none of this.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use nerite_request::report::StatisticsReport;
 
 use crate::stats::Stats;
 
-/// The most GPUs of one model that are told apart.
+/// The most GPUs of one model that are counted separately.
 const DEVICES_MAX: usize = 64;
 
 /// The GPUs of a model whose instances compute on several devices. Empty otherwise.
@@ -33,12 +33,12 @@ impl Devices {
         Devices(known.take(DEVICES_MAX).collect())
     }
 
-    /// How many GPUs are told apart.
+    /// How many GPUs are counted separately.
     pub(crate) fn count(&self) -> u8 {
         self.0.len() as u8
     }
 
-    /// The instances, which count for their devices from now on.
+    /// Wraps the instances, so that each counts its runs for its device.
     pub(crate) fn counting(
         &self,
         instances: Vec<Box<dyn Instance>>,

@@ -3,6 +3,7 @@
 mod demand;
 mod dependents;
 mod eviction;
+mod imports;
 mod infer;
 mod namespaces;
 mod parts;
@@ -10,6 +11,8 @@ mod poll;
 mod repositories;
 mod resize;
 mod retire;
+mod step_counts;
+mod with_parts;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +20,7 @@ use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use nerite_backend::{Coming, Models};
+use nerite_backend::{Models, PendingVersions};
 use nerite_locks::Mutex;
 use nerite_repository::{
     ControlMode, Facts, Generation, Lifecycle, LoadOutcome, LoadStep, ModelSource, State, Store, startup,
@@ -36,11 +39,12 @@ pub use self::poll::FileChanges;
 use self::poll::PollStop;
 pub use self::repositories::RepositoryChange;
 use self::retire::Retiring;
+pub use self::retire::Unended;
 use crate::admission::Admission;
 use crate::catalog::Catalog;
 use crate::load::Loader;
-use crate::progress::Loads;
-use crate::semaphore::{OnePerModel, Semaphore};
+use crate::load_queue::LoadQueue;
+use crate::progress::{Loads, Progress};
 use crate::served::Served;
 use crate::unsupported;
 
@@ -56,8 +60,7 @@ pub struct Engine {
     pub(crate) catalog: ArcSwap<Catalog>,
     lifecycle: Mutex<Lifecycle>,
     generations: Mutex<HashMap<Generation, Arc<Served>>>,
-    semaphore: Semaphore,
-    one_per_model: OnePerModel,
+    queue: LoadQueue,
     ensembles: Ensembles,
     retiring: Retiring,
     loads: Loads,
@@ -66,7 +69,7 @@ pub struct Engine {
     /// `Some` in control mode `demand`.
     demand: Option<Arc<Demand>>,
     poll_stop: Arc<PollStop>,
-    /// Whether the models of the start were loaded. In control mode `demand`, models that were loaded before that are never evicted.
+    /// Whether [`Engine::start`] has loaded its models. In control mode `demand`, models that were loaded before that are never evicted.
     has_started: AtomicBool,
     /// Whether the start failed. Then no model is served.
     has_failed: AtomicBool,
@@ -90,7 +93,7 @@ pub struct Options {
 impl Engine {
     /// An engine over these repositories, with nothing loaded.
     pub fn new(store: Store, loader: Loader, options: Options) -> Arc<Engine> {
-        let semaphore = Semaphore::new(options.load_threads);
+        let queue = LoadQueue::new(options.load_threads);
         let is_on_demand = options.control == ControlMode::Demand;
         let demand = is_on_demand.then(|| Demand::new(options.models_bytes_max));
         Arc::new_cyclic(|engine: &Weak<Engine>| {
@@ -106,8 +109,7 @@ impl Engine {
                 catalog: ArcSwap::default(),
                 lifecycle: Mutex::default(),
                 generations: Mutex::default(),
-                semaphore,
-                one_per_model: OnePerModel::default(),
+                queue,
                 ensembles: Ensembles::default(),
                 retiring: Retiring::default(),
                 loads: Loads::default(),
@@ -127,7 +129,8 @@ impl Engine {
         }
         match self.lifecycle().look_up(model, version) {
             Err(status) => Err(status),
-            // It was published between the two look-ups. The catalog is updated before the lifecycle's lock is free again.
+            // The version was published between the two look-ups. The catalog is updated while the lifecycle's lock is held, so it has the version
+            // now.
             Ok(generation) => {
                 self.generation(&generation).ok_or_else(|| Status::unavailable("the model is being loaded"))
             }
@@ -165,7 +168,7 @@ impl Engine {
         &self.store
     }
 
-    /// Whether a repository has the model, or it is loaded. A load request may have brought the files of a model that no repository has.
+    /// Whether a repository has the model, or it is loaded. A load request may have contained the files of a model that no repository has.
     pub(crate) fn is_known(&self, model: &str) -> bool {
         self.store.has(model) || !self.served(model).is_empty()
     }
@@ -175,13 +178,18 @@ impl Engine {
         self.lifecycle().check_needs(model, needs)
     }
 
+    /// As [`Ensembles::check_steps`].
+    pub(crate) fn check_steps(&self, ensemble: &str) -> Result<(), String> {
+        self.ensembles.check_steps(ensemble)
+    }
+
     /// As [`nerite_backend::Runtime::check_models`], by the runtime of the model.
-    pub(crate) fn check_models(&self, source: &ModelSource, coming: Option<Coming>) -> Result<(), Status> {
+    pub(crate) fn check_models(&self, source: &ModelSource, pending: Option<PendingVersions>) -> Result<(), Status> {
         let version = source.versions.last().copied().unwrap_or_default();
         let runtime = self.loader.runtime_of(&source.config, &source.directory, version)?;
-        let models = self.models.with_meanings(&source.needs);
-        let models = match coming {
-            Some(coming) => models.with_coming(coming),
+        let models = self.models.with_aliases(&source.needs);
+        let models = match pending {
+            Some(pending) => models.with_pending_versions(pending),
             None => models,
         };
         runtime.check_models(&source.config, &models)
@@ -189,7 +197,8 @@ impl Engine {
 
     /// Whether every known model has a version and every known version is ready or was unloaded.
     pub fn is_ready(&self) -> bool {
-        // In this mode every request loads its model. A model that cannot be loaded fails its requests, and does not make the server unready.
+        // In control mode `demand`, requests load their models. A model that cannot be loaded fails its requests, and does not make the server
+        // unready.
         self.is_on_demand() || self.lifecycle().strictly_ready()
     }
 
@@ -231,7 +240,7 @@ impl Engine {
         &self.loader.runtimes
     }
 
-    /// Loads the models of the start, and waits for that. Returns the names of the models that failed.
+    /// Loads the models that the server starts with, and waits until they are loaded. Returns the names of the models that failed.
     pub fn start(self: &Arc<Self>) -> Result<Vec<String>, Status> {
         let listing = self.store.list().map_err(|error| error.status())?;
         let plan = startup(self.options.control, &self.options.load_models, &listing)?;
@@ -296,11 +305,25 @@ impl Engine {
         peer: &Peer,
         done: impl FnOnce(Result<(), Status>) + Send + 'static,
     ) {
+        self.load_awaited(model, options, peer, None, done);
+    }
+
+    /// As [`Engine::load`]. `waiter` is the model whose load waits for this one.
+    pub(crate) fn load_awaited(
+        self: &Arc<Self>,
+        model: &str,
+        options: LoadOptions,
+        peer: &Peer,
+        waiter: Option<&str>,
+        done: impl FnOnce(Result<(), Status>) + Send + 'static,
+    ) {
         if let Err(status) = self.check_client_control() {
             return done(Err(status));
         }
-        let (engine, name, peer) = (Arc::clone(self), model.to_owned(), peer.clone());
-        let load = move || each(&engine.to_load(&name, &options), |model| engine.load_now(model, &options, &peer));
+        let (engine, name, peer, gone) = (Arc::clone(self), model.to_owned(), peer.clone(), options.gone.clone());
+        let reason = Reason::of_client(&peer, gone).waited_for_by(waiter);
+        let load =
+            move || each(&engine.to_load(&name, &options), |model| engine.load_now(model, &options, &peer, &reason));
         answer_aside("nerite-load", model, load, done);
     }
 
@@ -311,29 +334,45 @@ impl Engine {
         dependents: bool,
         done: impl FnOnce(Result<(), Status>) + Send + 'static,
     ) {
+        self.unload_awaited(model, dependents, None, done);
+    }
+
+    /// As [`Engine::unload`]. `waiter` is the model whose load waits for this.
+    pub(crate) fn unload_awaited(
+        self: &Arc<Self>,
+        model: &str,
+        dependents: bool,
+        waiter: Option<&str>,
+        done: impl FnOnce(Result<(), Status>) + Send + 'static,
+    ) {
         if let Err(status) = self.check_client_control() {
             return done(Err(status));
         }
-        let (engine, name) = (Arc::clone(self), model.to_owned());
-        let unload = move || each(&engine.to_unload(&name), |model| engine.unload_now(model, dependents));
+        let (engine, name, waiter) = (Arc::clone(self), model.to_owned(), waiter.map(str::to_owned));
+        let unload =
+            move || each(&engine.to_unload(&name), |model| engine.unload_now(model, dependents, waiter.as_deref()));
         answer_aside("nerite-unload", model, unload, done);
     }
 
     /// Retires all models and waits for the last request, at most until `deadline`. Returns whether all ended in time.
     pub fn stop(self: &Arc<Self>, deadline: Instant) -> bool {
         self.poll_stop.stop();
+        self.loads.stop();
         let mut lifecycle = self.lifecycle();
-        // A load that ends after this finds other generations than before it. It must not check ensembles that the stop unloads.
+        // A load that ends after this sees that generations have changed. It must not load ensembles anew that the stop unloads.
         self.ensembles.clear();
         let retire = lifecycle.unload_all().retire;
         self.withdraw(&lifecycle, &retire);
         drop(lifecycle);
         self.retire(retire);
-        self.retiring.wait_for_all(deadline)
+        self.wait_for_retired(deadline)
     }
 
-    fn unload_now(self: &Arc<Self>, model: &str, dependents: bool) -> Result<(), Status> {
-        let _claim = self.one_per_model.claim(model);
+    fn unload_now(self: &Arc<Self>, model: &str, dependents: bool, waiter: Option<&str>) -> Result<(), Status> {
+        // This is checked first, because an unload that is refused must not end the warmup of the load that requested it.
+        self.queue.check(model, waiter)?;
+        let _ends_warmups = self.loads.unload(model);
+        let _turn = self.queue.unload(model, waiter)?;
         let mut lifecycle = self.lifecycle();
         let gone = lifecycle.unload_requested(model, dependents);
         gone.models.iter().map(|gone| &**gone).chain([model]).for_each(|gone| self.ensembles.forget(gone));
@@ -344,14 +383,20 @@ impl Engine {
         answer
     }
 
-    fn load_now(self: &Arc<Self>, model: &str, options: &LoadOptions, peer: &Peer) -> Result<(), Status> {
+    fn load_now(
+        self: &Arc<Self>,
+        model: &str,
+        options: &LoadOptions,
+        peer: &Peer,
+        reason: &Reason,
+    ) -> Result<(), Status> {
         match &self.demand {
-            Some(demand) => self.load_explicitly(demand, model, options, peer),
-            None => self.load_for(model, options, &Reason::default()),
+            Some(demand) => self.load_explicitly(demand, model, options, peer, reason),
+            None => self.load_for(model, options, reason),
         }
     }
 
-    /// Loads a model. The models that it is made of are loaded first, and the ensembles that are made of it follow what has changed.
+    /// Loads a model. The models that it is made of are loaded first. If the model has changed, the ensembles that are made of it are loaded anew.
     pub(crate) fn load_for(
         self: &Arc<Self>,
         model: &str,
@@ -362,15 +407,14 @@ impl Engine {
         let outcome = self.load_with_parts(model, options, reason);
         let has_made_way = self.ensembles.has_made_way(model);
         if has_made_way || self.lifecycle().serving(model) != before {
-            self.renew_users(model);
+            self.renew_users(model, reason.waiter());
         }
         outcome
     }
 
     fn load_with_parts(self: &Arc<Self>, model: &str, options: &LoadOptions, reason: &Reason) -> Result<(), Status> {
         let parts = {
-            let _claim = self.one_per_model.claim(model);
-            let _turn = self.semaphore.enter();
+            let _turn = self.queue.load(model, reason.peer(), reason.waiter())?;
             let source = self.read(model, options)?;
             let missing = self.missing_parts(&source, reason);
             if missing.is_empty() {
@@ -378,10 +422,9 @@ impl Engine {
             }
             missing
         };
-        // No claim is held while the parts load. Otherwise two ensembles that need each other would wait for each other.
+        // No turn is held while the parts load. Otherwise two ensembles that need each other would wait for each other.
         self.load_parts(model, &parts, reason).inspect_err(|error| log::error!("{error}"))?;
-        let _claim = self.one_per_model.claim(model);
-        let _turn = self.semaphore.enter();
+        let _turn = self.queue.load(model, reason.peer(), reason.waiter())?;
         let source = self.read(model, options)?;
         self.load_as_it_is(model, options, source, reason)
     }
@@ -411,17 +454,17 @@ impl Engine {
                 }
                 self.withdraw(&self.lifecycle(), &retire);
                 self.retire(retire);
-                self.resize(source, &resize)
+                self.resize(source, &resize, reason)
             }
             LoadStep::Load(plan) => {
                 let (mut outcome, mut loaded) = (None, Vec::new());
                 for &version in &plan.versions {
-                    let result = self.load_version(source, version).and_then(|served| {
+                    let result = self.load_version(source, version, reason).and_then(|served| {
                         self.check_unchanged(source, reason)?;
                         Ok(served)
                     });
                     loaded.extend(result.as_ref().ok().cloned());
-                    // After the last version they take requests, unless one has failed.
+                    // This was the last version. If none has failed, all of them are about to take requests.
                     if plan.versions.last() == Some(&version) && loaded.len() == plan.versions.len() {
                         self.make_way(model, self.versions_after(source, &loaded));
                     }
@@ -433,17 +476,24 @@ impl Engine {
                 );
                 if let (Ok(()), Some(demand)) = (&answer, &self.demand) {
                     demand.loaded(model, source.bytes(), !self.has_started.load(Ordering::Acquire));
+                    let sent = source.overridden.then(|| self.parts_of(model));
+                    demand.residence().sent(model, sent);
                     demand.count_load(reason.is_demand());
                 }
-                answer.and_then(|()| self.resize(source, &plan.resize))
+                answer.and_then(|()| self.resize(source, &plan.resize, reason))
             }
         }
     }
 
-    fn load_version(&self, source: &ModelSource, version: i64) -> Result<Arc<Served>, Status> {
+    /// Notes that the load of a version begins. If a client sent the configuration, the warmup ends when the client has gone.
+    fn load_begins(&self, source: &ModelSource, version: i64, reason: &Reason) -> Progress {
+        self.loads.begin(&source.identifier, version, source.overridden.then(|| reason.gone()))
+    }
+
+    fn load_version(&self, source: &ModelSource, version: i64, reason: &Reason) -> Result<Arc<Served>, Status> {
         let name = &source.identifier;
         log::info!("loading: {name}:{version}");
-        let progress = self.loads.begin(name, version);
+        let progress = self.load_begins(source, version, reason);
         let load = || {
             let load = std::panic::AssertUnwindSafe(|| self.loader.load(source, version, &self.models, &progress));
             // If a file of the model makes a runtime panic, the load fails and the server continues.
@@ -452,7 +502,7 @@ impl Engine {
         };
         let mut result = load();
         for _ in 0..self.options.load_retries {
-            if result.is_ok() {
+            if result.is_ok() || progress.ending().check(name).is_err() {
                 break;
             }
             result = load();
@@ -489,7 +539,7 @@ impl Engine {
         Some(outcome)
     }
 
-    /// Removes generations from the catalog. The lifecycle's lock is held, so the two disagree only for a moment.
+    /// Removes generations from the catalog. The lifecycle's lock is held, so the catalog and the lifecycle differ only for a moment.
     fn withdraw(&self, held: &MutexGuard<'_, Lifecycle>, retire: &[Generation]) {
         self.note_names(held);
         self.catalog.rcu(|catalog| {

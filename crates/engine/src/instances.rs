@@ -120,11 +120,11 @@ impl BatchAdapter for HostPolicy {
 /// Which instances stay, are removed and are added.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Change {
-    /// Positions among the present ones that stay.
+    /// The positions of the present instances that stay.
     pub stay: Vec<usize>,
-    /// Positions among the present ones that are removed.
+    /// The positions of the present instances that are removed.
     pub go: Vec<usize>,
-    /// Positions among the wanted ones that are added.
+    /// The positions of the wanted instances that are added.
     pub come: Vec<usize>,
 }
 

@@ -17,6 +17,9 @@ pub struct LatencyMetrics {
     pub first_response: bool,
 }
 
+/// The metric whose buckets an author may choose.
+pub(crate) const FIRST_RESPONSE: &str = "nv_inference_first_response_histogram_ms";
+
 /// Bounds of the times to the first response in ms, where a model's author gives no others.
 pub(crate) const FIRST_RESPONSE_MS: [f64; 4] = [100.0, 500.0, 2000.0, 5000.0];
 
@@ -109,7 +112,7 @@ struct Summary {
 
 #[derive(Debug, Default)]
 struct Part {
-    /// The number of the twelve seconds that are counted here.
+    /// The number of the period of twelve seconds that is counted here.
     number: u64,
     /// By bucket. Empty before the first time is added.
     counts: Vec<u32>,
@@ -177,7 +180,7 @@ fn middle_of(bucket: usize) -> u64 {
 /// A histogram of times in ms.
 #[derive(Debug)]
 struct Buckets {
-    /// Each bound with the number of times up to it and above the bound before.
+    /// Each bound, with the number of times that are at most the bound and above the one before.
     bounds: Vec<(f64, u64)>,
     count: u64,
     sum_ms: f64,

@@ -8,19 +8,20 @@ use nerite_config::proto::model_instance_group::Kind;
 use nerite_config::{
     HostFacts, ModelConfig, check_file_names, normalise, normalise_groups, validate, validate_groups, validate_tensors,
 };
-use nerite_repository::{ModelDir, ModelSource};
-use nerite_request::Status;
+use nerite_repository::{Labels, ModelDir, ModelSource, labels_bytes};
+use nerite_request::{PeerCharge, Status};
 
 use crate::instances::Maker;
 use crate::limits::ENSEMBLE_INSTANCES_MAX;
 use crate::progress::Progress;
 use crate::rates::Claims;
+use crate::run_on::ensemble_us;
 use crate::runtimes::Runtimes;
 use crate::scheduling::QueueLimits;
 use crate::sequences::Sequences;
 use crate::served::{Identity, Parts, Served};
 use crate::services::Services;
-use crate::warmup::warm_up;
+use crate::warmup::Warmup;
 
 /// The platform of ensembles.
 const ENSEMBLE: &str = "ensemble";
@@ -84,22 +85,27 @@ impl Loader {
             None => None,
         };
         let labels = Arc::new(source.labels(&config)?);
-        let sequences = Sequences::load(&config, source.directory.path())?;
-        warm_up(&config, source.directory.path(), sequences.as_ref(), &mut instances)?;
+        let labels_paid = pay_for_labels(source, &labels)?;
+        let sequences = Sequences::load(&config, source.directory.path(), source.directory.payer())?;
+        let runs_on_us = ensemble_us(&config, models);
+        let warmup = Warmup::new(&config, &source.directory, sequences.as_ref(), progress);
+        warmup.run(&specs, &mut instances)?;
         context.files.end(&context.model)?;
         Ok(Served::new(Parts {
             identity: Identity::of(source),
             version,
             config,
             labels,
+            labels_paid,
             load_ns: now_ns().saturating_sub(start),
             instances,
             specs,
             maker,
             bound,
-            // If a load request brought the files, their directory is kept as long as the model is served from it.
+            // If a load request contained the files, their directory is kept as long as the model is served from it.
             directory: source.directory.clone(),
             sequences,
+            runs_on_us,
             queues: self.queues,
             services: self.services.clone(),
             claims,
@@ -108,8 +114,8 @@ impl Loader {
         }))
     }
 
-    /// The runtime of one version: one in the model's own directory, or else the one that the configuration names. Files that a client sent cannot
-    /// bring a runtime, because its code would run in this process.
+    /// The runtime of one version: one in the model's own directory, or else the one that the configuration names. Files that a client sent must not
+    /// contain a runtime, because its code would run in this process.
     pub(crate) fn runtime_of(
         &self,
         config: &ModelConfig,
@@ -117,7 +123,7 @@ impl Loader {
         version: i64,
     ) -> Result<Arc<dyn Runtime>, Status> {
         let version_dir = directory.version(version);
-        match self.runtimes.brought_along(config, directory.path(), &version_dir) {
+        match self.runtimes.model_supplied(config, directory.path(), &version_dir) {
             Some(runtime) if directory.is_made() => Err(Status::unsupported(format!(
                 "model '{}' was sent with a library of backend '{}', which would run in the server's process; put the model into the \
                  repository, or the library into --backend-directory",
@@ -125,13 +131,19 @@ impl Loader {
                 runtime.name()
             ))),
             Some(runtime) => Ok(runtime),
-            // Ensembles have no backend's name.
+            // The configuration of an ensemble names no backend.
             None if config.platform == ENSEMBLE => self.runtimes.get(ENSEMBLE),
             None => self.runtimes.find(config, &[version_dir.as_path(), directory.path()]),
         }
     }
 
-    /// The strategy in a library, for a model whose configuration or directories have one.
+    /// Whether loads of this source leave its files as they are, by [`Runtime::leaves_files_unchanged`].
+    pub(crate) fn leaves_files_unchanged(&self, source: &ModelSource) -> bool {
+        let runtime = |version: &i64| self.runtime_of(&source.config, &source.directory, *version);
+        source.versions.iter().all(|version| runtime(version).is_ok_and(|runtime| runtime.leaves_files_unchanged()))
+    }
+
+    /// The batching strategy of a model whose configuration or directories have a library for one.
     fn strategy(
         &self,
         model: &Arc<dyn Model>,
@@ -151,7 +163,12 @@ impl Loader {
 
     /// The same version, with the instances and the version policy of this configuration. It serves requests meanwhile. After an error nothing has
     /// changed.
-    pub(crate) fn resize(&self, served: &Served, requested: &ModelConfig) -> Result<Served, Status> {
+    pub(crate) fn resize(
+        &self,
+        served: &Served,
+        requested: &ModelConfig,
+        progress: &Progress,
+    ) -> Result<Served, Status> {
         let invalid = |e: nerite_config::ConfigError| Status::invalid(e.to_string());
         let mut config = ModelConfig::clone(served.config());
         config.instance_group.clone_from(&requested.instance_group);
@@ -161,7 +178,7 @@ impl Loader {
         check_gpus(&*self.runtime_of(&config, served.directory(), served.version())?, &config)?;
         let specs = self.specs(&config);
         let cores = self.services.policies.cores(&config)?.map(Arc::new);
-        served.resized(Arc::new(config), specs, cores)
+        served.resized(Arc::new(config), specs, cores, progress)
     }
 
     /// The instances of a model. The instances of an ensemble only start steps, in parallel on as many threads as there are cores.
@@ -181,10 +198,11 @@ impl Loader {
             version_dir: source.directory.version(version),
             config: Arc::clone(&source.config),
             settings: self.runtimes.settings(source.config.backend_name()),
+            host_policies: self.services.policies.0.clone(),
             cores: self.cores,
             instances: 1,
-            // Only the parts of an ensemble are resolved here. Other models name the models that they ask in each request.
-            models: models.with_meanings(&source.needs),
+            // Only the parts of an ensemble are resolved here. Other models name the models that they call in each request.
+            models: models.with_aliases(&source.needs).for_model(&source.identifier),
             files: ModelFiles::default(),
         }
     }
@@ -216,6 +234,19 @@ struct Settled {
     config: Arc<ModelConfig>,
     /// The instance groups that the backend prefers.
     preferred: Vec<ModelInstanceGroup>,
+}
+
+/// Charges the client that sent the configuration for the labels, which the server holds as long as the model is served.
+fn pay_for_labels(source: &ModelSource, labels: &Labels) -> Result<Option<Arc<PeerCharge>>, Status> {
+    let Some(payer) = source.directory.payer() else { return Ok(None) };
+    let bytes = labels_bytes(labels);
+    let charge = payer.charge(bytes).map_err(|over| {
+        Status::unavailable(format!(
+            "the labels of model '{}' take {bytes} bytes: {over}; or name smaller files",
+            source.model
+        ))
+    })?;
+    Ok(Some(Arc::new(charge)))
 }
 
 /// Refuses a group on GPUs if the runtime does not compute on GPUs.

@@ -120,7 +120,7 @@ impl Lookups {
             next
         };
         while let Some(lookup) = next() {
-            // The request whose look-up panics answers with an error when it is dropped. The requests behind it must still be served.
+            // A request whose look-up panics is answered with an error when it is dropped. The requests behind it must still be served.
             if catch_unwind(AssertUnwindSafe(|| lookup.carry_out())).is_err() {
                 log::error!("a look-up in the response cache panicked; its request was answered with an error");
             }
@@ -140,7 +140,7 @@ mod tests {
     use std::time::Duration;
 
     use nerite_backend::{ModelVersion, now_ns};
-    use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Sequence};
+    use nerite_request::{AdmittedRequest, Reply};
 
     use super::*;
 
@@ -159,18 +159,7 @@ mod tests {
     /// A look-up whose request sends its number when it is answered.
     fn lookup(number: usize, answers: &mpsc::Sender<usize>, work: impl FnOnce() + Send + 'static) -> Lookup {
         let answers = answers.clone();
-        let request = AdmittedRequest {
-            id: "".into(),
-            rows: 1,
-            inputs: Vec::new().into(),
-            wanted: Vec::new().into(),
-            priority: 0,
-            timeout_us: 0,
-            sequence: Sequence::default(),
-            parameters: Parameters::new(),
-            cancel: Cancel::new(),
-            reply: Reply::new(move |_| answers.send(number).unwrap()),
-        };
+        let request = AdmittedRequest::new(Reply::new(move |_| answers.send(number).unwrap()));
         let job = Job::new(request, ModelVersion::unmetered("m").begin(), now_ns());
         Lookup { model: Arc::new(NeverRun), job, work: Box::new(move |_, _| work()) }
     }

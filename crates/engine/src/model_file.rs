@@ -4,9 +4,11 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Component, Path};
 
-use nerite_memory::{Buffer, Slot};
+use nerite_memory::Buffer;
 use nerite_request::Status;
 use nerite_tensor::DataType;
+
+use crate::config_tensors::{ConfigTensors, TensorSize};
 
 /// A file with the bytes of a tensor.
 pub(crate) struct ModelFile<'a> {
@@ -21,11 +23,12 @@ pub(crate) struct ModelFile<'a> {
 }
 
 impl ModelFile<'_> {
-    /// Reads the first `expected` bytes, or the whole file for strings. `check_length` gets the file's length, and refuses a file that is too short.
+    /// Reads the first `size.bytes` bytes, or the whole file for strings. `check_length` gets the file's length, and refuses a file that is too
+    /// short.
     pub fn read(
         &self,
-        datatype: DataType,
-        expected: usize,
+        tensors: &mut ConfigTensors,
+        size: TensorSize,
         check_length: impl FnOnce(u64) -> Result<(), Status>,
     ) -> Result<Buffer, Status> {
         let ModelFile { directory, folder, file, what } = self;
@@ -38,26 +41,8 @@ impl ModelFile<'_> {
         let mut source = File::open(&path).map_err(failed)?;
         let found = source.metadata().map_err(failed)?.len();
         check_length(found)?;
-        let bytes = if datatype == DataType::Bytes { usize::try_from(found).unwrap_or(usize::MAX) } else { expected };
-        let slot = Slot::try_heap(bytes);
-        let mut slot = slot.map_err(|refused| Status::no_memory(format_args!("{what}"), refused))?;
-        if let Some(all) = slot.private_bytes_mut() {
-            source.read_exact(all).map_err(failed)?;
-        }
-        Ok(slot.filled().into_buffer())
+        let is_strings = size.datatype == DataType::Bytes;
+        let bytes = if is_strings { usize::try_from(found).unwrap_or(usize::MAX) } else { size.bytes };
+        tensors.filled(what, size, bytes, |all| source.read_exact(all).map_err(failed))
     }
-}
-
-/// Zeros. For strings, each four of these bytes are the length of an empty string.
-pub(crate) fn zeros(what: &str, bytes: usize) -> Result<Buffer, Status> {
-    filled(what, bytes, |all| all.fill(0))
-}
-
-/// Memory for `what`, filled by `fill`.
-pub(crate) fn filled(what: &str, bytes: usize, fill: impl FnOnce(&mut [u8])) -> Result<Buffer, Status> {
-    let mut slot = Slot::try_heap(bytes).map_err(|refused| Status::no_memory(format_args!("{what}"), refused))?;
-    if let Some(all) = slot.private_bytes_mut() {
-        fill(all);
-    }
-    Ok(slot.filled().into_buffer())
 }

@@ -1,7 +1,7 @@
 //! On which cores do the instances of a host policy run, and on which NUMA node does their memory lie?
 //!
-//! Linux gives a new thread or process the cores and the memory policy of the thread that starts it. So each instance is made and run on a thread that
-//! is bound to the cores of its host policy, and prefers the memory of its node.
+//! Linux gives a new thread or process the cores and the memory policy of the thread that starts it. So each instance is made and run on a thread
+//! that is bound to the cores of its host policy, and prefers the memory of its node.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,7 +31,7 @@ pub const HOST_POLICY_SETTINGS: [&str; 2] = [NODE, "cpu-cores"];
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Cores {
     set: CpuSet,
-    /// `None` to leave it as it is.
+    /// `None` to leave the memory policy as it is.
     memory: Option<MemoryPolicy>,
 }
 
@@ -299,7 +299,7 @@ mod tests {
     fn work_for_an_instance_of_a_node_prefers_its_memory_and_the_thread_goes_back() {
         let groups = config("instance_group { kind: KIND_CPU } instance_group { kind: KIND_CPU host_policy: 'n' }");
         let before = MemoryPolicy::of_thread();
-        // Where the system has no nodes, or this process may not choose, there is nothing to try.
+        // The test needs a system with NUMA nodes, and the right to choose one.
         if !Path::new(NODES).join("node0").exists() || memory_of(0).unwrap().is_none() {
             return;
         }

@@ -12,6 +12,9 @@
 
 mod again;
 mod awaited;
+mod decided;
+mod down;
+mod empty_positions;
 mod found;
 mod joining;
 mod limited;
@@ -25,17 +28,18 @@ use std::thread::JoinHandle;
 
 use nerite_backend::{BatchStrategy, CostBound, Instance, Job, Jobs, ModelVersion, Reschedule};
 use nerite_locks::Mutex;
-use nerite_schedule::{Arrival, Driver, InstanceId, Rejection, RunSlot, Ticket};
+use nerite_schedule::{Arrival, Driver, InstanceId, Rejection, Ticket};
 use nerite_watchdog::Flow;
 
 use self::awaited::WatchedInstance;
+use self::down::Down;
 pub(crate) use self::found::Answer;
 use self::found::Line;
 use self::joining::JoinRules;
 use self::limited::Limited;
 use self::refusals::Refusals;
 use crate::arrival::Arrivals;
-use crate::limits::{ORDERED_BYTES_MAX, ORDERED_RESPONSES_MAX};
+use crate::limits::{LAST_REQUEST_PATIENCE, NAMED_REQUESTS_MAX, ORDERED_BYTES_MAX, ORDERED_RESPONSES_MAX};
 use crate::policies::InstanceCores;
 use crate::quickness::{Quickness, Size};
 use crate::rates::{Granted, Turns};
@@ -67,7 +71,7 @@ struct Shared {
     refusals: Mutex<Refusals>,
     quickness: Quickness,
     arrivals: Arc<Arrivals>,
-    /// What else decides which requests share a batch. Only the worker that asks a question takes this lock.
+    /// The model's strategy, which decides beside the scheduler which requests share a batch. Only the worker that asks it takes this lock.
     strategy: Mutex<Option<Box<dyn BatchStrategy>>>,
     has_strategy: bool,
     /// Whether responses are sent in the order of the requests.
@@ -83,7 +87,7 @@ struct State {
     sequences: Option<Arc<Sequences>>,
     /// Takes back requests that are to run again, if the model may ask for that.
     repeats: Option<Weak<dyn Reschedule>>,
-    /// The most waiting requests of sequences. Other schedulers have their own limit.
+    /// The most jobs that are answered from the response cache and wait for their turn.
     requests_max: usize,
     /// The number of jobs submitted so far.
     arrived: u64,
@@ -97,6 +101,8 @@ struct State {
     limited: Option<Limited>,
     /// `None` while an instance runs.
     instances: Vec<Option<WatchedInstance>>,
+    /// Instances whose processes have died.
+    down: Down,
     /// Runs that wait for a worker.
     ready: VecDeque<Run>,
     /// When the timer wakes this pool.
@@ -170,9 +176,9 @@ impl Pool {
         requests: Arc<ModelVersion>,
         reject: Reject,
     ) -> Pool {
-        let workers_max = instances.len();
+        let watched: Vec<_> = instances.iter().map(|instance| instance.readiness()).collect();
         let Scheduling { scheduler, arrivals, strategy, preserve_ordering, requests_max, claims, cores } = scheduling;
-        let arrivals = Arc::new(arrivals);
+        let (arrivals, workers_max) = (Arc::new(arrivals.in_order(preserve_ordering)), watched.len());
         let mut driver = Driver::new(scheduler).with_join_rule(JoinRules { arrivals: Arc::clone(&arrivals) });
         if strategy.is_some() {
             driver = driver.with_questions();
@@ -189,6 +195,7 @@ impl Pool {
             answers_may_wait: false,
             limited: claims.map(|claims| Limited::new(claims, Arc::clone(&arrivals))),
             instances: instances.into_iter().map(|instance| Some(instance.into())).collect(),
+            down: Down::default(),
             ready: VecDeque::new(),
             timer: None,
             workers: 0,
@@ -219,6 +226,7 @@ impl Pool {
             cores,
         });
         shared.watch_order();
+        watched.into_iter().enumerate().for_each(|(number, readiness)| shared.watch_process(number, readiness));
         if shared.arrivals.repeats() {
             let whom: Weak<dyn Reschedule> = Arc::<Shared>::downgrade(&shared);
             shared.lock().repeats = Some(whom);
@@ -230,36 +238,45 @@ impl Pool {
         Pool(shared)
     }
 
-    /// Runs the job on this thread if it is known to be quick. Otherwise a worker runs it. The job is answered in any case.
-    pub fn submit(&self, mut job: Job) {
+    /// Runs the job on this thread if it is known to be quick. Otherwise a worker runs it. The job is answered in any case. It runs on the instance
+    /// that it `prefers`, if this one is idle.
+    pub fn submit(&self, mut job: Job, prefers: Option<InstanceId>) {
         let shared = &self.0;
         if shared.has_strategy {
-            // A question to it is put together under the lock, where parameters of any length must not be copied.
+            // A question to the strategy contains the parameters. It is made under the pool's lock, so the parameters are shared there and not
+            // copied: they may be long.
             job.share_parameters();
         }
         log::debug!("[request id: {}] model '{}': comes to the queue with {} rows", Id(&job), shared.name, job.rows());
         let (may_wait, size) = (job.may_wait(), shared.quickness.size(&job));
-        // Another connection's poll may begin it or take it over.
+        // The task of another connection may begin this job, run it or take it over. The time it spends is charged to this flow.
         let flow = if shared.quickness.is_small(size) { nerite_watchdog::current_flow() } else { None };
         let arrival = shared.arrivals.describe(&job, job.arrived() / 1000);
         let mut state = shared.lock();
         state.answers_may_wait |= may_wait && state.order.is_some();
-        if state.is_full_for(&arrival) {
-            drop(state);
-            return (shared.reject)(job, Rejection::Overloaded);
-        }
         let (number, now_us) = (state.arrived, now_us());
+        let is_limited = state.limited.is_some();
+        let flow = if is_limited { flow.or_else(nerite_watchdog::current_flow) } else { flow };
         state.arrived += 1;
         if state.order.is_some() {
             state.line.arrived(number);
         }
         // A run that the scheduler starts at once may still wait for resources.
-        let limited = state.limited.is_some().then(|| job.cancel().clone());
-        let ticket =
-            state.driver.arrive(Queued { job, number, size, flow }, |ticket| Arrival { ticket, ..arrival }, now_us);
+        let limited = is_limited.then(|| job.stop().clone());
+        let ticket = state.driver.arrive(
+            Queued { job, number, size, flow },
+            |ticket| Arrival { ticket, prefers, ..arrival },
+            now_us,
+        );
+        let waiting = state.driver.job_mut(ticket).map(|queued| {
+            if size.is_some() && queued.flow.is_none() {
+                queued.flow = nerite_watchdog::current_flow();
+            }
+            queued.job.stop().clone()
+        });
         let mut is_wanted = true;
-        if let Some(cancel) = state.driver.job(ticket).map(|queued| queued.job.cancel()).or(limited.as_ref()) {
-            // A waiting job is not polled for the end of its client, so it is told by a callback.
+        if let Some(cancel) = waiting.or(limited) {
+            // Nothing checks again and again whether the client of a waiting job has gone, so a callback reports it.
             let whom = Arc::downgrade(shared);
             is_wanted = cancel.on_cancelled(move || Shared::cancel(&whom, ticket));
             if !is_wanted {
@@ -271,7 +288,7 @@ impl Pool {
         if let Some(run) = shared.carry_out(work) {
             shared.run_in_a_row(run);
         }
-        if !is_wanted && limited.is_some() {
+        if !is_wanted && is_limited {
             Shared::cancel(&Arc::downgrade(shared), ticket);
         }
     }
@@ -279,6 +296,14 @@ impl Pool {
     /// Answers a job that is not run.
     pub fn reject(&self, job: Job, rejection: Rejection) {
         (self.0.reject)(job, rejection);
+    }
+
+    /// The numbers of the instances that are idle.
+    pub fn idle(&self) -> Vec<usize> {
+        let state = self.0.lock();
+        let idle = state.instances.iter().enumerate().filter(|(_, instance)| instance.is_some());
+        let idle = idle.filter(|(number, _)| !state.down.contains(*number));
+        idle.map(|(number, _)| number).collect()
     }
 
     /// Jobs that wait for an instance.
@@ -302,7 +327,7 @@ impl Pool {
             // A worker catches the panics of its instance, so the result of the join has no meaning.
             drop(thread.join());
         }
-        self.0.requests.wait();
+        self.wait_for_last();
         // The instances are dropped here, and not on the thread that drops the version last, because the process of a model may take long to end.
         let mut state = self.0.lock();
         let mut ended: Vec<_> = state.instances.iter_mut().filter_map(Option::take).collect();
@@ -311,6 +336,34 @@ impl Pool {
         self.0.end(ended);
         let strategy = self.0.take_strategy();
         self.0.catching(|| drop(strategy));
+    }
+
+    /// Waits for the last request. If that takes long, the requests that the instances still keep are logged.
+    fn wait_for_last(&self) {
+        let left = self.0.requests.wait_for(LAST_REQUEST_PATIENCE);
+        if left == 0 {
+            return;
+        }
+        // The threads have ended, so nothing else uses the instances. `kept_requests` may run code that answers a request, so the pool is not locked
+        // during the call.
+        let instances: Vec<_> = self.0.lock().instances.iter_mut().map(Option::take).collect();
+        let mut kept: Vec<String> = instances.iter().flatten().flat_map(|one| one.kept_requests()).collect();
+        self.0.lock().instances = instances;
+        let more = kept.len().saturating_sub(NAMED_REQUESTS_MAX);
+        kept.truncate(NAMED_REQUESTS_MAX);
+        if more > 0 {
+            kept.push(format!("and {more} more"));
+        }
+        // So the separator is also put before the first one.
+        kept.insert(0, String::new());
+        let named = kept.join("; ");
+        log::warn!(
+            "model '{}' version {} is unloaded, but {left} requests have no last answer {} s after its last run; it stays in memory until they have{named}",
+            self.0.requests.name(),
+            self.0.requests.version(),
+            LAST_REQUEST_PATIENCE.as_secs()
+        );
+        self.0.requests.wait();
     }
 
     fn stop(&self) {
@@ -350,7 +403,7 @@ impl Drop for Pool {
 impl Wake for Shared {
     fn wake(self: Arc<Self>) {
         let mut state = self.lock();
-        // A time that was replaced while it was due wakes the pool as well.
+        // The call may be for a time that was replaced meanwhile. The time that replaced it is kept, because it is still to come.
         state.timer = state.timer.filter(|next| next.at_us() > now_us());
         state.driver.wake(now_us());
         let late = state.take_late(now_us());
@@ -358,95 +411,6 @@ impl Wake for Shared {
         work.rejected.extend(late.into_iter().map(|job| (job, Rejection::TimedOut)));
         drop(state);
         self.carry_out(work);
-    }
-}
-
-impl State {
-    /// The next run that the scheduler decided and that has the resources it needs.
-    fn next_run(&mut self) -> Option<Run> {
-        loop {
-            if self.order.as_ref().is_some_and(ResponseOrder::is_full) {
-                return None;
-            }
-            let run = self.next_decided()?;
-            match &mut self.limited {
-                None => return Some(run),
-                Some(limited) => {
-                    if let Some(run) = limited.pass(run) {
-                        return Some(run);
-                    }
-                }
-            }
-        }
-    }
-
-    /// The jobs and the instance of the run that the scheduler decided next.
-    fn next_decided(&mut self) -> Option<Run> {
-        let nerite_schedule::Run { instance: at, slots } = self.driver.next_run()?;
-        let (mut jobs, mut numbers, mut size, mut flow) = (Jobs::with_capacity(slots.len()), Vec::new(), None, None);
-        let mut empty = self.empty_positions(&slots);
-        for slot in slots {
-            match slot {
-                RunSlot::Job(mut queued, controls) => {
-                    (size, flow) = if jobs.is_empty() { (queued.size, queued.flow.take()) } else { (None, None) };
-                    if let (Some(repeats), Some(controls)) = (&self.repeats, &controls) {
-                        queued.job.may_run_again(Weak::clone(repeats), controls.state);
-                    }
-                    if let (Some(sequences), Some(controls)) = (&self.sequences, controls) {
-                        sequences.set_controls(&mut queued.job, &controls);
-                    }
-                    jobs.push(queued.job);
-                    if self.order.is_some() {
-                        numbers.push(queued.number);
-                    }
-                }
-                RunSlot::Empty => jobs.extend(empty.next()),
-            }
-        }
-        self.keep_order(&numbers, &mut jobs);
-        let instance = self.instances.get_mut(at.0).and_then(Option::take);
-        let instance = instance.expect("the scheduler names instances that it was granted");
-        Some(Run { at, instance, jobs, size, flow, begun: None })
-    }
-
-    /// Whether the queue of a model with sequences is full for this request. Requests of sequences that have begun may take as much space again: they
-    /// let sequences end, and the other requests wait for that.
-    fn is_full_for(&self, arrival: &Arrival) -> bool {
-        let begins = arrival.sequence.as_ref().is_none_or(|step| step.start);
-        let most = if begins { self.requests_max } else { self.requests_max.saturating_mul(2) };
-        self.sequences.is_some() && self.driver.waiting() >= most
-    }
-
-    /// Requests for the empty positions of a batch.
-    fn empty_positions(&self, slots: &[RunSlot<Queued>]) -> impl Iterator<Item = Job> + use<> {
-        let neighbour = slots.iter().find_map(|slot| match slot {
-            RunSlot::Job(queued, _) => Some(&queued.job),
-            RunSlot::Empty => None,
-        });
-        let empty = slots.iter().filter(|slot| matches!(slot, RunSlot::Empty));
-        let made: Vec<Job> = match (&self.sequences, neighbour) {
-            (Some(sequences), Some(neighbour)) => empty.map(|_| sequences.empty_position(neighbour)).collect(),
-            _ => Vec::new(),
-        };
-        made.into_iter()
-    }
-
-    /// Takes an instance back, so that it may run again at once.
-    fn give_back(&mut self, at: InstanceId, instance: WatchedInstance) {
-        let now_us = now_us();
-        self.driver.done(at, now_us);
-        if self.leaving.contains(&at.0) {
-            return self.finish_removal(at.0, instance);
-        }
-        if let Some(place) = self.instances.get_mut(at.0) {
-            *place = Some(instance);
-        }
-        if let Some(limited) = &mut self.limited {
-            limited.release(at);
-        }
-        if self.limited.as_mut().is_none_or(|limited| limited.may_grant(at)) {
-            self.driver.grant(at, now_us);
-        }
     }
 }
 
@@ -474,7 +438,8 @@ impl Shared {
     fn settle(self: &Arc<Self>, state: &mut State, may_be_here: bool) -> Work {
         let mut work = Work::default();
         self.notify_left(state);
-        // What is begun here may have to be handed over, and the system may refuse a thread then.
+        // A run that is begun here may have to be handed over to a worker. So at least one worker must run already: the system could refuse a new
+        // thread.
         let may_be_here = may_be_here && state.serving > 0 && !state.answers_may_wait;
         while let Some(run) = state.next_run() {
             if may_be_here && work.here.is_none() && (self.quickness.is_quick(run.size) || self.may_begin_here(&run)) {
@@ -529,7 +494,7 @@ impl Shared {
 
     /// Wakes a worker for a run that is ready, or for a question. Returns 1 if a worker must be started.
     fn wake_worker(&self, state: &mut State) -> usize {
-        // Each of the others has a worker that is awake or is being woken already.
+        // No worker is started if enough of them sleep, or if there is one for each instance: those that are awake look for work before they sleep.
         if state.sleeping >= state.wanted_workers() || state.workers >= state.workers_max.max(1) {
             // `close` waits on the same condition variable. Only `notify_all` is sure to wake a worker.
             if state.closed {

@@ -38,7 +38,7 @@ pub struct Quickness {
     slow_from: AtomicU32,
     /// Quick runs of these classes since the last slow one.
     recovered_runs: AtomicU32,
-    /// After so many of these runs, the classes count as quick again.
+    /// The number of such runs after which the classes count as quick again.
     recovery_runs: AtomicU32,
 }
 
@@ -100,7 +100,7 @@ impl Quickness {
             bytes = input_bytes.saturating_add(bytes);
         }
         // A runtime may compute only the requested outputs.
-        job.wanted().for_each(|name| add_name(&mut hasher, name));
+        job.responder().wanted_outputs().indexed().for_each(|(index, _)| hasher.write_usize(index));
         Some(Size { class: hasher.finish(), bytes, on_host: job.is_on_host() })
     }
 
@@ -115,10 +115,10 @@ impl Quickness {
     /// Whether a front thread may give a job of this size to an instance whose work is done elsewhere, and leave the
     /// rest to another thread.
     pub fn is_small(&self, size: Option<Size>) -> bool {
-        self.bound == CostBound::Patience && size.is_some_and(|size| size.bytes <= QUICK_BYTES_MAX && size.on_host)
+        self.bound == CostBound::Timeout && size.is_some_and(|size| size.bytes <= QUICK_BYTES_MAX && size.on_host)
     }
 
-    /// Adds the time of a run of this size. Returns what it changes for others of its bytes.
+    /// Adds the time of a run of this size. Returns what it changes for requests with as many bytes or more.
     pub fn note(&self, size: Option<Size>, ns: u64) -> Option<Change> {
         let size = size?;
         let place = self.place(size)?;
@@ -126,9 +126,9 @@ impl Quickness {
         let before = Record(place.load(Ordering::Relaxed)).of(size.class);
         place.store(before.after(ns).0, Ordering::Relaxed);
         let class = class_of(size.bytes as u64);
-        // A first run fills caches and allocates memory for later ones, so it does not count as slow. With `CostBound::Patience` a front thread never
+        // A first run fills caches and allocates memory for later ones, so it does not count as slow. With `CostBound::Timeout` a front thread never
         // waits longer than [`crate::limits::QUICK_PATIENCE`], so no run counts as slow.
-        if ns < SLOW_NS || before.runs() == 0 || self.bound == CostBound::Patience {
+        if ns < SLOW_NS || before.runs() == 0 || self.bound == CostBound::Timeout {
             return if ns <= QUICK_NS_MAX { self.note_recovery(class) } else { None };
         }
         self.recovered_runs.store(0, Ordering::Relaxed);

@@ -32,6 +32,8 @@ pub(crate) trait Granted: Send + Sync {
 pub(crate) struct Claims {
     limits: Arc<RateLimits>,
     claimants: Vec<Claimant>,
+    /// The resources that each instance needs.
+    needs: Vec<Vec<Resource>>,
 }
 
 /// Instances that were granted resources. Notify them without holding a lock.
@@ -58,7 +60,8 @@ impl Claims {
         if wanted.iter().all(|claim| claim.needs.is_empty()) {
             return Ok(None);
         }
-        let mut made = Claims { limits: Arc::clone(limits), claimants: Vec::new() };
+        let needs = wanted.iter().map(|claim| claim.needs.iter().map(|(resource, _)| resource.clone()).collect());
+        let mut made = Claims { limits: Arc::clone(limits), claimants: Vec::new(), needs: needs.collect() };
         for claim in wanted {
             let added = limits.lock().limiter.add(claim);
             made.claimants.push(added.map_err(|refused| Status::invalid(refused.to_string()))?);
@@ -72,6 +75,12 @@ impl Claims {
         for (at, claimant) in self.claimants.iter().enumerate() {
             state.pools.insert(*claimant, (Weak::clone(pool), InstanceId(at)));
         }
+    }
+
+    /// Whether two instances need the same resource.
+    pub fn compete(&self, one: InstanceId, other: InstanceId) -> bool {
+        let needs = |at: InstanceId| self.needs.get(at.0).map_or(&[][..], Vec::as_slice);
+        needs(one).iter().any(|resource| needs(other).contains(resource))
     }
 
     /// Requests the resources of an instance. Returns whether it may run now, and other instances that may run now. If it may not, it is notified
@@ -195,9 +204,9 @@ mod tests {
         assert_eq!(found, ["3 4 R@None", "3 4 R@None", "0 1 D@Some(1)", "0 1 D@Some(2)"]);
     }
 
-    struct Bell(mpsc::Sender<usize>);
+    struct RecordingWaker(mpsc::Sender<usize>);
 
-    impl Granted for Bell {
+    impl Granted for RecordingWaker {
         fn granted(self: Arc<Self>, at: InstanceId) {
             self.0.send(at.0).unwrap();
         }
@@ -211,8 +220,8 @@ mod tests {
         let (first, second) =
             (Claims::of(&limits, &one_r).unwrap().unwrap(), Claims::of(&limits, &one_r).unwrap().unwrap());
         let (to, receiver) = mpsc::channel();
-        let bell: Arc<dyn Granted> = Arc::new(Bell(to));
-        second.set_pool(&Arc::downgrade(&bell));
+        let waker: Arc<dyn Granted> = Arc::new(RecordingWaker(to));
+        second.set_pool(&Arc::downgrade(&waker));
         assert!(first.request(InstanceId(0)).0);
         assert!(!second.request(InstanceId(1)).0 && !second.request(InstanceId(0)).0);
         first.release(InstanceId(0)).notify();

@@ -1,7 +1,7 @@
 //! Is a model version ready, if its instances can say that they are not?
 //!
-//! A check that is under way serves all clients that ask meanwhile: each instance is asked once at a time. After [`READINESS_MAX`] the answer is no,
-//! for the clients that wait and, until all instances have answered, for new ones.
+//! One check serves all clients that request a check while it runs, so each instance has one check at a time. If instances have not answered after
+//! [`READINESS_MAX`], the version is not ready for the clients that wait. Neither is it for new clients, until all instances have answered.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -26,12 +26,14 @@ pub(crate) struct ReadinessChecks {
 struct State {
     /// The number of completed checks.
     over: u64,
-    /// The check under way: its deadline in µs, and the number of instances that have not answered.
+    /// The check in progress: its deadline in µs, and the number of instances that have not answered.
     pending: Option<(u64, usize)>,
     /// The first reason in that check why the version is not ready.
     fault: Option<Status>,
-    /// The result of the last check.
-    last: Option<Status>,
+    /// [`Readiness::processes`] of all instances when that check began.
+    processes: u64,
+    /// The fault that the last check found, and [`Readiness::processes`] of all instances when it began.
+    last: Option<(Status, u64)>,
     is_timed: bool,
     numbers: u64,
     wakers: BTreeMap<u64, Waker>,
@@ -49,8 +51,8 @@ impl ReadinessChecks {
         Arc::new(ReadinessChecks { model: model.to_owned(), state: Mutex::default() })
     }
 
-    /// Asks these instances, unless a check is under way.
-    pub(crate) fn check(self: &Arc<Self>, instances: Vec<Arc<dyn Readiness>>) -> ReadinessAnswer {
+    /// Checks these instances, unless a check is in progress. `processes`: [`Readiness::processes`] of all of them.
+    pub(crate) fn check(self: &Arc<Self>, instances: Vec<Arc<dyn Readiness>>, processes: u64) -> ReadinessAnswer {
         let mut state = self.lock();
         state.numbers += 1;
         let answer = ReadinessAnswer { checks: Arc::clone(self), round: state.over, number: state.numbers };
@@ -58,7 +60,7 @@ impl ReadinessChecks {
             return answer;
         }
         let due_us = now_us() + READINESS_MAX.as_micros() as u64;
-        (state.pending, state.fault) = (Some((due_us, instances.len())), None);
+        (state.pending, state.fault, state.processes) = (Some((due_us, instances.len())), None, processes);
         let is_timed = std::mem::replace(&mut state.is_timed, true);
         drop(state);
         if !is_timed {
@@ -71,9 +73,9 @@ impl ReadinessChecks {
         answer
     }
 
-    /// The result of the last check.
-    pub(crate) fn last(&self) -> Option<Status> {
-        self.lock().last.clone()
+    /// The fault that the last check found, unless a process was started after it, which was not checked. `processes` is as for a check.
+    pub(crate) fn last(&self, processes: u64) -> Option<Status> {
+        self.lock().last.as_ref().filter(|(_, then)| *then == processes).map(|(fault, _)| fault.clone())
     }
 
     fn note_answer(&self, fault: Option<Status>) {
@@ -86,13 +88,13 @@ impl ReadinessChecks {
         }
         (state.pending, state.over) = (None, state.over + 1);
         let fault = state.fault.take();
-        if state.last != fault {
+        if state.last.as_ref().map(|(last, _)| last) != fault.as_ref() {
             match &fault {
                 Some(fault) => log::warn!("model '{}' is not ready: {}", self.model, fault.message),
                 None => log::info!("model '{}' is ready again", self.model),
             }
         }
-        state.last = fault;
+        state.last = fault.map(|fault| (fault, state.processes));
         let wakers = std::mem::take(&mut state.wakers);
         drop(state);
         wakers.into_values().for_each(Waker::wake);
@@ -121,7 +123,7 @@ impl ReadinessChecks {
 }
 
 impl Wake for ReadinessChecks {
-    /// There is one timer entry. It may be of an earlier check than the one under way.
+    /// The timer has one entry, which may belong to an earlier check.
     fn wake(self: Arc<Self>) {
         let mut state = self.lock();
         match state.pending {
@@ -132,10 +134,10 @@ impl Wake for ReadinessChecks {
             Some(_) => {
                 state.is_timed = false;
                 let fault = self.too_late();
-                if state.last.as_ref() != Some(&fault) {
+                if state.last.as_ref().map(|(last, _)| last) != Some(&fault) {
                     log::warn!("model '{}' is not ready: {}", self.model, fault.message);
                 }
-                state.last = Some(fault);
+                state.last = Some((fault, state.processes));
                 let wakers = std::mem::take(&mut state.wakers);
                 drop(state);
                 wakers.into_values().for_each(Waker::wake);
@@ -158,13 +160,13 @@ impl Future for ReadinessAnswer {
                 state.wakers.insert(self.number, cx.waker().clone());
                 Poll::Pending
             }
-            _ => Poll::Ready(state.last.clone().map_or(Ok(()), Err)),
+            _ => Poll::Ready(state.last.as_ref().map_or(Ok(()), |(fault, _)| Err(fault.clone()))),
         }
     }
 }
 
 impl ReadinessAnswer {
-    /// Calls `done` with the answer: before this returns, or on the thread that has the answer.
+    /// Calls `done` with the answer: before this returns, or later on the thread that gets the answer.
     pub(crate) fn then(self, done: ReadinessDone) {
         Arc::new(Callback(Mutex::new(Some((self, done))))).poll();
     }
@@ -240,7 +242,7 @@ mod tests {
     #[test]
     fn concurrent_checks_ask_each_instance_once() {
         let (checks, slow) = (ReadinessChecks::new("m"), [Arc::new(Slow::default()), Arc::new(Slow::default())]);
-        let check = || checks.check(slow.iter().map(|one| Arc::clone(one) as _).collect());
+        let check = || checks.check(slow.iter().map(|one| Arc::clone(one) as _).collect(), 2);
         let mut answers: Vec<ReadinessAnswer> = (0..1000).map(|_| check()).collect();
         assert!(answers.iter_mut().all(|answer| poll(answer).is_none()));
         assert_eq!(slow.each_ref().map(|one| one.waiting().len()), [1, 1]);
@@ -252,12 +254,12 @@ mod tests {
         let no = Status::unavailable("no");
         slow[1].answer(Err(no.clone()));
         assert!(answers.iter_mut().all(|answer| poll(answer) == Some(Err(no.clone()))));
-        assert_eq!(checks.last(), Some(no));
+        assert_eq!((checks.last(3), checks.last(2)), (None, Some(no)), "a new process was not asked");
         let mut next = check();
         for one in &slow {
             one.answer(Ok(()));
         }
-        assert_eq!((poll(&mut next), checks.last()), (Some(Ok(())), None));
+        assert_eq!((poll(&mut next), checks.last(2)), (Some(Ok(())), None));
     }
 
     #[test]
@@ -267,7 +269,7 @@ mod tests {
         let check = || {
             let heard = Arc::clone(&heard);
             let done = move |answer| heard.lock().unwrap_or_else(PoisonError::into_inner).push(answer);
-            checks.check(vec![Arc::clone(&slow) as _]).then(Box::new(done));
+            checks.check(vec![Arc::clone(&slow) as _], 1).then(Box::new(done));
         };
         let taken = || std::mem::take(&mut *heard.lock().unwrap_or_else(PoisonError::into_inner));
         (0..3).for_each(|_| check());
@@ -283,7 +285,7 @@ mod tests {
         checks.lock().pending = Some((now_us(), 1));
         Arc::clone(&checks).wake();
         assert_eq!(taken(), [Err(checks.too_late())]);
-        // An answer that comes too late is nobody's.
+        // The late answer is for no client, because none waits any more.
         slow.answer(Ok(()));
         assert!(taken().is_empty());
     }
@@ -291,7 +293,7 @@ mod tests {
     #[test]
     fn an_instance_that_does_not_answer_is_not_ready_and_not_asked_again() {
         let (checks, slow) = (ReadinessChecks::new("m"), Arc::new(Slow::default()));
-        let check = || checks.check(vec![Arc::clone(&slow) as _]);
+        let check = || checks.check(vec![Arc::clone(&slow) as _], 1);
         let mut first = check();
         assert_eq!(poll(&mut first), None);
         checks.lock().pending = Some((now_us(), 1));

@@ -33,7 +33,7 @@ pub(crate) struct Bounds {
 
 #[derive(Default)]
 struct State {
-    /// The number of the next request that is started.
+    /// The number that the next started request gets.
     next: u64,
     /// The number of the request whose response is sent next.
     turn: u64,
@@ -172,7 +172,7 @@ impl Deliver for InTurn {
         self.reply.as_ref().is_some_and(Reply::takes_shared)
     }
 
-    fn input_memory(&self, output: &str) -> Option<Arc<dyn InputMemory>> {
+    fn input_memory(&self, output: usize) -> Option<Arc<dyn InputMemory>> {
         self.reply.as_ref()?.input_memory(output)
     }
 
@@ -189,6 +189,8 @@ impl Deliver for InTurn {
     }
 }
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
@@ -233,7 +235,7 @@ mod tests {
     fn response(bytes: usize) -> Response {
         let data = Buffer::from(vec![0; bytes]);
         let shape = [bytes as i64].into_iter().collect();
-        let output = Output { name: "Y".into(), datatype: DataType::Uint8, shape, data, placed: false };
+        let output = Output { index: 0, name: "Y".into(), datatype: DataType::Uint8, shape, data, placed: false };
         Response::Final(InferResponse { outputs: vec![output].into(), ..InferResponse::default() }.into())
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nerite_backend::{BatchStrategy, BroughtAlong, CustomMetrics, LoadContext, Model, Runtime};
+use nerite_backend::{BatchStrategy, CustomMetrics, LoadContext, Model, ModelSuppliedRuntime, Runtime};
 use nerite_config::ModelConfig;
 use nerite_memory::Staging;
 use nerite_request::Status;
@@ -19,12 +19,12 @@ const CLASS: &str = "model.py";
 #[derive(Default)]
 pub struct Runtimes {
     all: BTreeMap<String, Arc<dyn Runtime>>,
-    /// Those of backends that have several, by the backend's name and the file that a configuration names in `runtime`.
+    /// The runtimes of backends that have several, by the backend's name and the file that a configuration names in `runtime`.
     by_file: BTreeMap<(String, String), Arc<dyn Runtime>>,
     settings: BTreeMap<String, BTreeMap<String, String>>,
     for_all: BTreeMap<String, String>,
     staging: Option<Arc<dyn Staging>>,
-    brought_along: Option<Arc<dyn BroughtAlong>>,
+    model_supplied: Option<Arc<dyn ModelSuppliedRuntime>>,
     /// The directory of backends, for errors.
     directory: PathBuf,
 }
@@ -64,39 +64,39 @@ impl Runtimes {
 
     /// Sets how a runtime is found in a model's own directory. It is preferred to all others. `directory` is where the others
     /// lie; errors name it.
-    pub fn look_in_models(&mut self, find: Arc<dyn BroughtAlong>, directory: &Path) {
-        self.brought_along = Some(find);
+    pub fn look_in_models(&mut self, find: Arc<dyn ModelSuppliedRuntime>, directory: &Path) {
+        self.model_supplied = Some(find);
         directory.clone_into(&mut self.directory);
     }
 
     /// The runtime in the model's own directory, if there is one.
-    pub fn brought_along(
+    pub fn model_supplied(
         &self,
         config: &ModelConfig,
         model_dir: &Path,
         version_dir: &Path,
     ) -> Option<Arc<dyn Runtime>> {
-        self.brought_along.as_ref()?.find(config, model_dir, version_dir)
+        self.model_supplied.as_ref()?.find(config, model_dir, version_dir)
     }
 
-    /// As [`BroughtAlong::strategy_library`].
+    /// As [`ModelSuppliedRuntime::strategy_library`].
     pub(crate) fn strategy_library(&self, context: &LoadContext) -> Result<Option<PathBuf>, Status> {
-        self.brought_along.as_ref().map_or(Ok(None), |found| found.strategy_library(context))
+        self.model_supplied.as_ref().map_or(Ok(None), |found| found.strategy_library(context))
     }
 
-    /// As [`BroughtAlong::strategy`].
+    /// As [`ModelSuppliedRuntime::strategy`].
     pub(crate) fn strategy(
         &self,
         library: &Path,
         model: &Arc<dyn Model>,
         context: &LoadContext,
     ) -> Result<Option<Box<dyn BatchStrategy>>, Status> {
-        self.brought_along.as_ref().map_or(Ok(None), |found| found.strategy(library, model, context))
+        self.model_supplied.as_ref().map_or(Ok(None), |found| found.strategy(library, model, context))
     }
 
     /// Sets the registry for the metrics of compiled backends.
     pub(crate) fn count_in(&self, metrics: &Arc<CustomMetrics>) {
-        if let Some(found) = &self.brought_along {
+        if let Some(found) = &self.model_supplied {
             found.count_in(metrics);
         }
     }
@@ -106,8 +106,8 @@ impl Runtimes {
         self.staging.as_ref()
     }
 
-    /// The runtime that a configuration names, by its backend and by the file in `runtime`. A library of that name was looked for in these directories
-    /// of the model.
+    /// The runtime that a configuration names, by its backend and by the file in `runtime`. `searched` are the model's directories, in which no
+    /// library of that name was found. Errors name them.
     pub fn find(&self, config: &ModelConfig, searched: &[&Path]) -> Result<Arc<dyn Runtime>, Status> {
         let (backend, file) = (config.backend_name(), config.runtime.as_str());
         let of_file = |file: &str| self.by_file.get(&(backend.to_owned(), file.to_owned()));
@@ -118,7 +118,7 @@ impl Runtimes {
             return self.get(backend);
         }
         let usual = self.all.get(backend).filter(|_| file == format!("libtriton_{backend}.so"));
-        // A class is no library, though the backend may have nothing else.
+        // A Python class does not replace a library that a configuration names, even if the backend has nothing else.
         let is_class = |found: &Arc<dyn Runtime>| of_file(CLASS).is_some_and(|class| Arc::ptr_eq(class, found));
         match usual.filter(|found| !is_class(found)) {
             Some(found) => Ok(Arc::clone(found)),
@@ -126,7 +126,7 @@ impl Runtimes {
         }
     }
 
-    /// The error for a configuration whose `runtime` is not there, with Triton's beginning.
+    /// The error if the file that a configuration names in `runtime` does not exist. It begins as Triton's error does.
     fn missing_file(&self, config: &ModelConfig, searched: &[&Path]) -> Status {
         let (model, file, own) = (&config.name, &config.runtime, self.directory.join(config.backend_name()));
         if file == CLASS {

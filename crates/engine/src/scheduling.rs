@@ -1,4 +1,4 @@
-//! Which scheduler does a configuration ask for?
+//! Which scheduler does a configuration choose?
 
 use std::sync::Arc;
 
@@ -22,9 +22,10 @@ use crate::rates::Claims;
 pub struct QueueLimits {
     /// The most requests that wait for the instances of one model version. The author of a model may set a higher number for it.
     pub requests_max: usize,
-    /// Triton's `TRITONSERVER_DELAY_SCHEDULER`: a dynamic batcher starts no batch until this many requests wait for the first time.
+    /// Triton's `TRITONSERVER_DELAY_SCHEDULER`: a dynamic batcher starts no batch before this many requests have waited at the same time.
     pub hold_back: usize,
-    /// Triton's `TRITONSERVER_BACKLOG_DELAY_SCHEDULER`: schedulers of sequences start no batch until this many requests wait for a slot.
+    /// Triton's `TRITONSERVER_BACKLOG_DELAY_SCHEDULER`: schedulers of sequences start no batch before this many requests have waited for a slot at
+    /// the same time.
     pub hold_back_backlog: usize,
 }
 
@@ -93,7 +94,7 @@ impl Scheduling {
         let rows_max = u32::try_from(config.max_batch_size).unwrap_or(0).max(1);
         let joins = config.max_batch_size > 1;
         let by_shapes = joins && config.inputs().iter().any(is_compared);
-        let idle_us = sequences.max_sequence_idle_microseconds;
+        let (idle_us, requests_max) = (sequences.max_sequence_idle_microseconds, Some(limits.requests_max));
         let (scheduler, preserve_ordering): (Box<dyn Scheduler + Send>, bool) = match &sequences.strategy_choice {
             Some(StrategyChoice::Oldest(oldest)) => {
                 let candidates = usize::try_from(oldest.max_candidate_sequences).unwrap_or(0);
@@ -109,7 +110,7 @@ impl Scheduling {
                     by_spans: joins,
                 };
                 let candidates_max = if candidates == 0 { rows_max as usize } else { candidates };
-                let policy = OldestPolicy { instances, candidates_max, idle_us, batch };
+                let policy = OldestPolicy { instances, candidates_max, idle_us, requests_max, batch };
                 (Box::new(Oldest::new(policy)), oldest.preserve_ordering)
             }
             strategy => {
@@ -124,6 +125,7 @@ impl Scheduling {
                     delay_us: direct.max_queue_delay_microseconds,
                     utilization_min: direct.minimum_slot_utilization,
                     by_shapes,
+                    requests_max,
                     hold_back: HoldBack { placed: limits.hold_back, backlog: limits.hold_back_backlog },
                 };
                 (Box::new(Direct::new(policy)), false)

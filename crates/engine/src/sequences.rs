@@ -9,10 +9,12 @@ use nerite_config::ModelConfig;
 use nerite_config::proto::model_sequence_batching::{Control, control};
 use nerite_config::tensor_data_type;
 use nerite_memory::Buffer;
-use nerite_request::{SequenceId, Status};
+use nerite_request::{Code, PeerAccount, SequenceId, Status};
 use nerite_schedule::{Controls, SequenceStep};
 use nerite_tensor::{DataType, Name, Shape, Tensor, strings};
 
+use crate::cut_short::CutShort;
+use crate::run_on::{RunsTogether, run_on};
 use crate::states::States;
 
 /// The control inputs of a model with a sequence batcher.
@@ -26,7 +28,10 @@ pub(crate) struct Sequences {
     states: Option<Arc<States>>,
     /// `Some` if sequences are iterative: the number of the next sequence that the server begins for a request without one.
     next: Option<AtomicU64>,
-    /// The version for the requests of empty positions. They count in no statistics.
+    /// How long a sequence may be idle, and so how long a request of it runs on when its client has gone.
+    idle_us: u64,
+    cut_short: Arc<CutShort>,
+    /// The model version that requests for empty positions belong to. It has no statistics.
     unmetered: Arc<ModelVersion>,
 }
 
@@ -46,8 +51,13 @@ struct IdInput {
 }
 
 impl Sequences {
-    /// The control inputs and states of this configuration, which is valid. Its files are below `directory`. `None` without a sequence batcher.
-    pub fn load(config: &ModelConfig, directory: &Path) -> Result<Option<Sequences>, Status> {
+    /// The control inputs and states of this configuration, which is valid. Its files are below `directory`. `payer` is the client that sent it.
+    /// `None` without a sequence batcher.
+    pub fn load(
+        config: &ModelConfig,
+        directory: &Path,
+        payer: Option<&PeerAccount>,
+    ) -> Result<Option<Sequences>, Status> {
         let Some(batching) = config.sequence_batching() else { return Ok(None) };
         let (mut flags, mut ids) = (Vec::new(), Vec::new());
         for input in &batching.control_input {
@@ -66,8 +76,10 @@ impl Sequences {
             shape: Shape::from_slice(if config.batches() { &[1, 1] } else { &[1] }),
             flags,
             ids,
-            states: States::load(config, directory)?,
+            states: States::load(config, directory, payer)?,
             next: batching.iterative_sequence.then(|| AtomicU64::new(1)),
+            idle_us: batching.max_sequence_idle_microseconds,
+            cut_short: Arc::default(),
             unmetered: ModelVersion::unmetered(&config.name),
         }))
     }
@@ -108,15 +120,26 @@ impl Sequences {
 
     /// The error of a request whose sequence has not started.
     pub fn missing_start(&self, job: &Job) -> Status {
-        let id = match &job.sequence().id {
-            SequenceId::None => String::new(),
-            SequenceId::Number(id) => id.to_string(),
-            SequenceId::Text(id) => id.clone(),
-        };
         Status::invalid(format!(
-            "inference request for sequence {id} to model '{}' must specify the START flag on the first request of the sequence",
+            "inference request for sequence {} to model '{}' must specify the START flag on the first request of the sequence",
+            id_text(job),
             self.model
         ))
+    }
+
+    /// The error of a request that waited while its sequence ended, although its own client has not gone.
+    pub fn over_for(&self, job: &Job) -> Status {
+        let text = format!(
+            "sequence {} of model '{}' is over, because one of its requests was cancelled or did not run to its end; begin it anew with the START flag",
+            id_text(job),
+            self.model
+        );
+        Status::new(Code::Cancelled, text)
+    }
+
+    /// Lets a request that is about to run go on when its client goes. `run` is as in [`run_on`].
+    pub fn let_run_on(&self, job: &mut Job, run: Option<&Arc<RunsTogether>>) {
+        run_on(job, self.idle_us, run);
     }
 
     /// Adds the control inputs and states to a request.
@@ -137,7 +160,35 @@ impl Sequences {
             job.add_input(self.tensor(&input.name, input.datatype, id_bytes(&controls.id, input.datatype)));
         }
         if let Some(states) = &self.states {
-            states.give(job, controls);
+            return states.give(job, controls, &self.cut_short);
+        }
+        let (cut_short, number) = (Arc::clone(&self.cut_short), controls.state);
+        job.on_end(move |ended| {
+            if ended.is_cut_short {
+                cut_short.add(number);
+            }
+            Ok(())
+        });
+    }
+
+    /// The numbers of the sequences of which a request was cut short since the last call.
+    pub fn take_cut_short(&self) -> Vec<u64> {
+        self.cut_short.take()
+    }
+
+    /// Whether an input of this name is added to requests: a control input, or a state.
+    pub fn adds(&self, input: &str) -> bool {
+        self.flags.iter().any(|flag| flag.name == input)
+            || self.ids.iter().any(|id| id.name == input)
+            || self.states.as_ref().is_some_and(|states| states.has(input))
+    }
+
+    /// An id of the type that the model takes, for a request that no client sent.
+    pub fn own_id(&self) -> nerite_schedule::SequenceId {
+        if self.ids.iter().any(|input| input.datatype == DataType::Bytes) {
+            nerite_schedule::SequenceId::Text("1".into())
+        } else {
+            nerite_schedule::SequenceId::Number(1)
         }
     }
 
@@ -148,7 +199,7 @@ impl Sequences {
         }
     }
 
-    /// Whether requests leave states behind.
+    /// Whether requests leave states that are kept.
     pub fn has_states(&self) -> bool {
         self.states.is_some()
     }
@@ -190,6 +241,15 @@ pub(crate) fn step(job: &Job) -> Option<SequenceStep> {
     Some(SequenceStep { id, start: sequence.start, end: sequence.end })
 }
 
+/// The id of the request's sequence, for texts.
+fn id_text(job: &Job) -> String {
+    match &job.sequence().id {
+        SequenceId::None => String::new(),
+        SequenceId::Number(id) => id.to_string(),
+        SequenceId::Text(id) => id.clone(),
+    }
+}
+
 /// The input of a control with two values. `None` for the correlation id.
 fn flag(name: &str, control: &Control) -> Option<Flag> {
     let kind = control.kind();
@@ -227,7 +287,7 @@ fn id_bytes(id: &nerite_schedule::SequenceId, datatype: DataType) -> Buffer {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Sequence, WantedOutputs};
+    use nerite_request::{AdmittedRequest, Reply, Sequence};
 
     use super::*;
 
@@ -239,21 +299,14 @@ mod tests {
 
     fn sequences(config: &str) -> Sequences {
         let config = nerite_config::parse_text("", config.as_bytes()).unwrap();
-        Sequences::load(&config, Path::new("/no/such/folder")).unwrap().unwrap()
+        Sequences::load(&config, Path::new("/no/such/folder"), None).unwrap().unwrap()
     }
 
     fn job(id: SequenceId, rows: u32) -> Job {
         let request = AdmittedRequest {
-            id: "".into(),
             rows,
-            inputs: Vec::new().into(),
-            wanted: WantedOutputs::new(),
-            priority: 0,
-            timeout_us: 0,
             sequence: Sequence { id, start: true, end: false },
-            parameters: Parameters::new(),
-            cancel: Cancel::new(),
-            reply: Reply::closed(),
+            ..AdmittedRequest::new(Reply::closed())
         };
         Job::new(request, ModelVersion::unmetered("m").begin(), 0)
     }

@@ -3,33 +3,32 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use nerite_backend::{BatchStrategy, CostBound, InFlight, Instance, InstanceSpec, Job, ModelVersion, Readiness};
+use nerite_backend::{BatchStrategy, CostBound, ImportedFiles, InFlight, Instance, InstanceSpec, Job, ModelVersion};
 use nerite_config::proto::model_metrics::MetricControl;
 use nerite_config::proto::model_metrics::metric_control::MetricOptions;
 use nerite_config::{ModelConfig, TensorSpec};
 use nerite_repository::{Labels, ModelDir, ModelSource};
-use nerite_request::report::{LatencyReport, StatisticsReport};
-use nerite_request::{Code, InputMemory, Peer, Status};
+use nerite_request::report::{LatencyReport, MemoryUsage, StatisticsReport};
+use nerite_request::{Code, InputMemory, Peer, PeerCharge, Status};
 use nerite_schedule::Rejection;
 
 use crate::cached::Cached;
 use crate::devices::Devices;
 use crate::instances::{Change, Maker, change};
-use crate::latencies::{FIRST_RESPONSE_MS, Latencies};
+use crate::latencies::{FIRST_RESPONSE, FIRST_RESPONSE_MS, Latencies};
 use crate::limits::LEAVING_INSTANCES_MAX;
 use crate::lookups::RunJob;
+use crate::members::{Member, Members, Traits};
 use crate::policies::InstanceCores;
 use crate::pool::{Answer, Pool};
+use crate::progress::Progress;
 use crate::rates::Claims;
 use crate::readiness::{ReadinessAnswer, ReadinessChecks};
 use crate::scheduling::{QueueLimits, Scheduling};
 use crate::sequences::Sequences;
 use crate::services::Services;
 use crate::stats::Stats;
-use crate::warmup::warm_up;
-
-/// The metric whose buckets an author may choose.
-const FIRST_RESPONSE: &str = "nv_inference_first_response_histogram_ms";
+use crate::warmup::Warmup;
 
 /// One version of a model with its instances. A holder of it may submit requests until it is retired.
 pub struct Served {
@@ -43,19 +42,23 @@ pub struct Served {
     inputs: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
     labels: Arc<Labels>,
+    /// The charge for the labels to the client that sent the configuration.
+    labels_paid: Option<Arc<PeerCharge>>,
     stats: Arc<Stats>,
     /// `Some` if the model has a sequence batcher.
     sequences: Option<Arc<Sequences>>,
     /// `Some` if the response cache is used.
     cached: Option<Arc<Cached>>,
     pool: Arc<Pool>,
-    instances: Vec<Member>,
+    instances: Members,
     readiness: Arc<ReadinessChecks>,
     maker: Maker,
     is_retired: Arc<AtomicBool>,
     /// Whether the timeout of a request bounds its run as well.
     timeout_ends_runs: bool,
-    /// If a load request brought the files, they are removed when the last request of the version has ended.
+    /// `Some` for an ensemble with sequences: how long their requests run on ([`crate::run_on`]).
+    runs_on_us: Option<u64>,
+    /// If a load request contained the files, they are removed when the last request of the version has ended.
     directory: ModelDir,
     /// The GPU that all its instances compute on; empty if there is none.
     gpu_uuid: String,
@@ -98,43 +101,13 @@ impl VersionKey {
     }
 }
 
-/// An instance, as far as it is known outside of the pool.
-#[derive(Clone)]
-struct Member {
-    spec: InstanceSpec,
-    /// Its number in the pool.
-    number: usize,
-    /// `Some` if the instance can report that it is not ready.
-    readiness: Option<Arc<dyn Readiness>>,
-    /// `Some` if it reads inputs from there without a copy.
-    input_memory: Option<Arc<dyn InputMemory>>,
-}
-
-impl Member {
-    /// The members for these instances, before the pool takes them and numbers them.
-    fn all(specs: &[InstanceSpec], instances: &[Box<dyn Instance>]) -> Vec<Member> {
-        let each = specs.iter().zip(instances);
-        each.map(|(spec, instance)| Member {
-            spec: spec.clone(),
-            number: 0,
-            readiness: instance.readiness(),
-            input_memory: instance.input_memory(),
-        })
-        .collect()
-    }
-
-    /// The members with the numbers that the pool gave them.
-    fn numbered(members: Vec<Member>, numbers: impl IntoIterator<Item = usize>) -> impl Iterator<Item = Member> {
-        members.into_iter().zip(numbers).map(|(member, number)| Member { number, ..member })
-    }
-}
-
 /// The parts of a [`Served`].
 pub(crate) struct Parts {
     pub identity: Identity,
     pub version: i64,
     pub config: Arc<ModelConfig>,
     pub labels: Arc<Labels>,
+    pub labels_paid: Option<Arc<PeerCharge>>,
     pub load_ns: u64,
     pub instances: Vec<Box<dyn Instance>>,
     pub specs: Vec<InstanceSpec>,
@@ -143,6 +116,7 @@ pub(crate) struct Parts {
     pub directory: ModelDir,
     pub queues: QueueLimits,
     pub sequences: Option<Sequences>,
+    pub runs_on_us: Option<u64>,
     pub services: Services,
     pub claims: Option<Claims>,
     pub strategy: Option<Box<dyn BatchStrategy>>,
@@ -156,6 +130,7 @@ impl Served {
             version,
             config,
             labels,
+            labels_paid,
             load_ns,
             instances,
             specs,
@@ -164,6 +139,7 @@ impl Served {
             directory,
             queues,
             sequences,
+            runs_on_us,
             services,
             claims,
             strategy,
@@ -184,7 +160,7 @@ impl Served {
         let cached =
             cache.map(|cache| Arc::new(Cached::new(cache, &name, Arc::clone(&stats), scheduling.requests_max)));
         let pool_name = format!("{name}_{version}");
-        let (members, checks) = (Member::all(&specs, &instances), ReadinessChecks::new(&name));
+        let (traits, checks) = (Traits::all(&specs, &instances), ReadinessChecks::new(&name));
         let numbers = 0..instances.len();
         let answer = Box::new(rejecting(&name, version, scheduling.requests_max, sequences.clone()));
         let requests = ModelVersion::new(name.as_str(), version.to_string(), Arc::clone(&stats) as _);
@@ -201,30 +177,34 @@ impl Served {
             inputs,
             outputs,
             labels,
+            labels_paid,
             stats,
             sequences,
             cached,
             pool: Arc::new(pool),
-            instances: Member::numbered(members, numbers).collect(),
+            instances: Members::new(Member::all(traits, numbers).collect()),
             readiness: checks,
             maker,
             is_retired: Arc::default(),
             timeout_ends_runs,
+            runs_on_us,
             directory,
             gpu_uuid,
             devices,
         }
     }
 
-    /// The same version with this configuration and these instances. Instances of both stay. Others are added or removed. This does not wait for the
-    /// runs of removed instances. After an error nothing has changed.
+    /// The same version with this configuration and these instances. Instances that are in both configurations stay. Others are added or removed.
+    /// This does not wait for the runs of removed instances. After an error nothing has changed.
     pub(crate) fn resized(
         &self,
         config: Arc<ModelConfig>,
         specs: Vec<InstanceSpec>,
         cores: Option<Arc<InstanceCores>>,
+        progress: &Progress,
     ) -> Result<Served, Status> {
-        let present: Vec<InstanceSpec> = self.instances.iter().map(|member| member.spec.clone()).collect();
+        let present: Vec<InstanceSpec> =
+            self.instances.list().iter().map(|member| member.traits.spec.clone()).collect();
         let Change { stay, go, come } = change(&present, &specs);
         let come: Vec<InstanceSpec> = come.iter().filter_map(|at| specs.get(*at).cloned()).collect();
         let leaving = self.pool.leaving();
@@ -236,8 +216,11 @@ impl Served {
             )));
         }
         let maker = Maker { cores: cores.clone(), config: Arc::clone(&config), ..self.maker.clone() };
-        let mut made = maker.make(&come, &|_| ())?;
-        warm_up(&config, self.directory.path(), self.sequences.as_deref(), &mut made)?;
+        progress.instances(0, come.len());
+        let mut made = maker.make(&come, &|made| progress.instances(made, come.len()))?;
+        let sequences = self.sequences.as_deref();
+        let warmup = Warmup::new(&config, &self.directory, sequences, progress);
+        warmup.run(&come, &mut made)?;
         log::info!(
             "model '{}' version {}: {} instances stay, {} come, {} go",
             self.name(),
@@ -248,15 +231,15 @@ impl Served {
         );
         let cores = come.iter().map(|spec| cores.as_ref().and_then(|cores| cores.of(spec.index)));
         let made = self.devices.counting(made, &come, &self.stats);
-        let added = Member::all(&come, &made);
+        let added = Traits::all(&come, &made);
         let numbers = self.pool.add(made, cores.collect());
         let of = |places: &[usize]| -> Vec<Member> {
-            places.iter().filter_map(|at| self.instances.get(*at).cloned()).collect()
+            places.iter().filter_map(|at| self.instances.list().get(*at).cloned()).collect()
         };
         let leaving: Vec<usize> = of(&go).into_iter().map(|member| member.number).collect();
         self.pool.remove(&leaving);
         let mut instances = of(&stay);
-        instances.extend(Member::numbered(added, numbers));
+        instances.extend(Member::all(added, numbers));
         Ok(Served {
             identity: Arc::clone(&self.identity),
             version: self.version,
@@ -266,15 +249,17 @@ impl Served {
             inputs: self.inputs.clone(),
             outputs: self.outputs.clone(),
             labels: Arc::clone(&self.labels),
+            labels_paid: self.labels_paid.clone(),
             stats: Arc::clone(&self.stats),
             sequences: self.sequences.clone(),
             cached: self.cached.clone(),
             pool: Arc::clone(&self.pool),
-            instances,
+            instances: Members::new(instances),
             readiness: Arc::clone(&self.readiness),
             maker,
             is_retired: Arc::clone(&self.is_retired),
             timeout_ends_runs: self.timeout_ends_runs,
+            runs_on_us: self.runs_on_us,
             directory: self.directory.clone(),
             gpu_uuid: self.gpu_uuid.clone(),
             devices: self.devices.clone(),
@@ -340,13 +325,22 @@ impl Served {
         &self.labels
     }
 
-    /// Its statistics now.
+    /// The files outside the model's directory that it imported, as far as they are known.
+    pub(crate) fn imported_files(&self) -> ImportedFiles {
+        self.maker.model.imported_files()
+    }
+
+    /// The memory of the model and its instances now, as far as it is known. It may have to be read from the kernel for each process.
+    pub fn memory_usage(&self) -> Vec<MemoryUsage> {
+        self.maker.model.memory_usage()
+    }
+
+    /// Its statistics now, without its memory.
     pub fn statistics(&self) -> StatisticsReport {
         let lookups = self.cached.as_ref().map_or(0, |cached| cached.waiting());
         let report = self.stats.report((self.pool.waiting() + lookups) as u64);
-        let memory = self.maker.model.memory_usage();
         let gpu_uuid = self.gpu_uuid.clone();
-        let mut report = StatisticsReport { namespace: self.identity.namespace.clone(), memory, gpu_uuid, ..report };
+        let mut report = StatisticsReport { namespace: self.identity.namespace.clone(), gpu_uuid, ..report };
         self.devices.name(&mut report);
         report
     }
@@ -356,31 +350,48 @@ impl Served {
         self.stats.latencies()
     }
 
-    /// Asks its instances whether they are ready. The version is ready if all of them are. `None` if they always are.
+    /// Checks whether its instances are ready. The version is ready if all of them are. `None` if they always are.
     pub fn check_readiness(&self) -> Option<ReadinessAnswer> {
-        let checks: Vec<_> = self.instances.iter().filter_map(|member| member.readiness.clone()).collect();
-        (!checks.is_empty()).then(|| self.readiness.check(checks))
+        let checks: Vec<_> =
+            self.instances.list().iter().filter_map(|member| member.traits.readiness.clone()).collect();
+        (!checks.is_empty()).then(|| self.readiness.check(checks, self.processes()))
     }
 
-    /// The input memory of its only instance. `None` if it has several: which of them gets a request is decided later.
+    /// The input memory of the instance that a later request should run on.
     pub(crate) fn input_memory(&self) -> Option<Arc<dyn InputMemory>> {
-        let [only] = self.instances.as_slice() else { return None };
-        only.input_memory.clone()
+        self.instances.input_memory(|| self.pool.idle())
     }
 
-    /// The reason why it cannot take requests, without asking its instances: the process of an instance has ended and cannot be restarted.
+    /// The reason why it cannot take requests: the process of an instance has ended, and no other one runs yet. The instances are not called for
+    /// this.
     pub fn fault(&self) -> Option<Status> {
-        self.instances.iter().find_map(|member| member.readiness.as_ref()?.fault())
+        self.instances.list().iter().find_map(|member| member.traits.readiness.as_ref()?.fault())
     }
 
-    /// Whether it was ready at the last check.
+    /// Whether it was ready at the last check, and its processes run now.
     pub fn was_ready(&self) -> bool {
-        self.readiness.last().is_none() && self.fault().is_none()
+        self.readiness.last(self.processes()).is_none() && self.fault().is_none()
+    }
+
+    /// How often processes of its instances were started anew after their death. 0 if the model runs in the server's process.
+    pub fn restarts(&self) -> u64 {
+        self.maker.model.restarts()
+    }
+
+    /// How many processes its instances have had.
+    fn processes(&self) -> u64 {
+        let each = |member: &Member| member.traits.readiness.as_ref().map_or(0, |readiness| readiness.processes());
+        self.instances.list().iter().map(each).sum()
     }
 
     /// Whether the timeout of a request bounds its run as well.
     pub(crate) fn timeout_ends_runs(&self) -> bool {
         self.timeout_ends_runs
+    }
+
+    /// How long requests of sequences run on in this ensemble. `None` for other models.
+    pub(crate) fn runs_on_us(&self) -> Option<u64> {
+        self.runs_on_us
     }
 
     /// Whether it takes no more requests.
@@ -408,7 +419,7 @@ impl Served {
         self.cached.is_some()
     }
 
-    /// Whether its requests leave states behind, or may leave some in the models that it is made of.
+    /// Whether its requests leave states that are kept, here or in the models that it is made of.
     pub fn leaves_states(&self) -> bool {
         self.sequences.as_ref().is_some_and(|sequences| sequences.has_states()) || self.config.is_ensemble()
     }
@@ -427,9 +438,9 @@ impl Served {
     /// Takes no more requests and returns when the last one has been answered.
     pub(crate) fn retire(&self) {
         self.is_retired.store(true, Ordering::SeqCst);
-        // These requests were admitted to this version. A scheduler that has stopped would reject them.
+        // Admitted requests reach the scheduler first: a scheduler that has stopped would reject them.
         self.entering.wait();
-        // Requests that are being looked up were admitted before, and may have to run.
+        // So do requests that are being looked up in the response cache.
         if let Some(cached) = &self.cached {
             cached.wait();
         }
@@ -454,10 +465,11 @@ impl RunJob for Served {
         if let Some(sequences) = &self.sequences {
             sequences.begin(&mut job);
         }
-        match self.sequences.as_ref().map(|sequences| sequences.check(&job)) {
-            Some(Err(refused)) => job.turn_away(refused),
-            _ => self.pool.submit(job),
+        if let Some(Err(refused)) = self.sequences.as_ref().map(|sequences| sequences.check(&job)) {
+            return job.reject_unqueued(refused);
         }
+        let prefers = self.instances.preferred_by(&job);
+        self.pool.submit(job, prefers);
     }
 }
 
@@ -487,7 +499,7 @@ fn rejecting(
     move |job, rejection| match rejection {
         Rejection::Stopping => {
             let text = format!("Request for unknown model: '{name}' version {version} is not at ready state");
-            job.turn_away(Status::unavailable(text));
+            job.reject_unqueued(Status::unavailable(text));
         }
         Rejection::Full | Rejection::Overloaded => {
             let id = if job.id().is_empty() { "<id_unknown>" } else { job.id() };
@@ -497,17 +509,21 @@ fn rejecting(
                     ": {requests_max} requests wait for model '{name}' version {version}; raise --queue-requests-max, or add instances"
                 );
             }
-            job.turn_away(Status::unavailable(text));
+            job.reject_unqueued(Status::unavailable(text));
         }
         Rejection::MissingStart => {
             let refused = match &sequences {
                 Some(sequences) => sequences.missing_start(&job),
                 None => Status::invalid(rejection.sentence()),
             };
-            job.turn_away(refused);
+            job.reject_unqueued(refused);
         }
         Rejection::RunEnded => job.refuse(Status::internal(rejection.sentence())),
         Rejection::TimedOut | Rejection::SequenceTimedOut => job.refuse(Status::unavailable(rejection.sentence())),
-        Rejection::Cancelled => job.refuse(Status::new(Code::Cancelled, rejection.sentence())),
+        Rejection::Cancelled => {
+            // If its own client has not gone, another request of its sequence was cancelled.
+            let over = sequences.as_ref().filter(|_| !job.is_cancelled()).map(|sequences| sequences.over_for(&job));
+            job.refuse(over.unwrap_or_else(|| Status::new(Code::Cancelled, rejection.sentence())));
+        }
     }
 }

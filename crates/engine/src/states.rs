@@ -15,9 +15,12 @@ use nerite_locks::Mutex;
 use nerite_memory::{Buffer, Reason};
 use nerite_request::{Output, OverShare, PeerAccount, PeerCharge, Status};
 use nerite_schedule::Controls;
+use nerite_tensor::strings::LENGTH_BYTES;
 use nerite_tensor::{DataType, Name, Shape, Tensor, element_count};
 
-use crate::model_file::{ModelFile, zeros};
+use crate::config_tensors::{ConfigTensors, TensorSize};
+use crate::cut_short::CutShort;
+use crate::model_file::ModelFile;
 
 /// The folder, in the model's directory, of the files that initial states name.
 const FOLDER: &str = "initial_state";
@@ -30,8 +33,6 @@ const SEQUENCE_BYTES: usize = 512;
 const HELD_TIMES_MAX: usize = 2;
 /// A tensor that holds no more than this is not copied.
 const HELD_HERE_BYTES_MAX: usize = 4096;
-/// Strings of an initial state without a file are empty. Each has four bytes, for its length.
-const EMPTY_STRING_BYTES: usize = 4;
 
 /// The states of a model version, and the tensors of each sequence.
 pub(crate) struct States {
@@ -39,11 +40,15 @@ pub(crate) struct States {
     /// By the scheduler's number of the sequence, which is never used again. The scheduler says when a sequence is
     /// over.
     kept: Mutex<HashMap<u64, Sequence>>,
+    /// Holds the charge for the initial states.
+    _initial: ConfigTensors,
 }
 
 struct Spec {
     input: Name,
     output: Name,
+    /// The output's index in the configuration. An output that is not in the configuration has an index after those.
+    index: usize,
     /// The input of the first request of a sequence.
     initial: Tensor,
 }
@@ -62,37 +67,58 @@ struct Charged {
 }
 
 impl States {
-    /// The states of a configuration with their initial values, some of which are read from files below `directory`.
-    pub fn load(config: &ModelConfig, directory: &Path) -> Result<Option<Arc<States>>, Status> {
+    /// The states of a configuration with their initial values, some of which are read from files below `directory`. `payer` is the client that sent
+    /// the configuration.
+    pub fn load(
+        config: &ModelConfig,
+        directory: &Path,
+        payer: Option<&PeerAccount>,
+    ) -> Result<Option<Arc<States>>, Status> {
         let Some(batching) = config.sequence_batching().filter(|batching| !batching.state.is_empty()) else {
             return Ok(None);
         };
         validate_states(config).map_err(|refused| Status::invalid(refused.to_string()))?;
+        let mut tensors = ConfigTensors::new(&config.name, payer, "use smaller dims, or fewer states");
+        let mut added = config.output.len()..;
         let spec = |state: &State| {
+            let own = config.output.iter().position(|output| output.name == state.output_name);
             Ok(Spec {
+                index: own.or_else(|| added.next()).unwrap_or(usize::MAX),
                 input: state.input_name.as_str().into(),
                 output: state.output_name.as_str().into(),
-                initial: initial(state, config.batches(), directory)?,
+                initial: initial(state, config.batches(), directory, &mut tensors)?,
             })
         };
         let specs = batching.state.iter().map(spec).collect::<Result<_, Status>>()?;
-        Ok(Some(Arc::new(States { specs, kept: Mutex::default() })))
+        Ok(Some(Arc::new(States { specs, kept: Mutex::default(), _initial: tensors })))
     }
 
-    /// Adds the state of its sequence to a request. When the model answers, the new state is kept.
-    pub fn give(self: &Arc<States>, job: &mut Job, controls: &Controls) {
+    /// Whether requests get a state by this name.
+    pub fn has(&self, input: &str) -> bool {
+        self.specs.iter().any(|spec| spec.input == input)
+    }
+
+    /// Adds the state of its sequence to a request. When the model answers, the new state is kept. If the request is cut short, its sequence is added
+    /// to `cut_short`.
+    pub fn give(self: &Arc<States>, job: &mut Job, controls: &Controls, cut_short: &Arc<CutShort>) {
         for tensor in self.begin(controls) {
             job.add_input(tensor);
         }
-        let requested: Vec<bool> = self.specs.iter().map(|spec| job.wants(&spec.output)).collect();
+        let requested: Vec<bool> = self.specs.iter().map(|spec| job.wants(spec.index)).collect();
         for (spec, requested) in self.specs.iter().zip(&requested) {
             if !requested {
-                job.want(&spec.output);
+                job.want(spec.index, &spec.output);
             }
         }
         let (states, number, is_last) = (Arc::clone(self), controls.state, controls.end);
         let account = job.responder().account();
-        job.on_end(move |ended| states.keep(number, is_last, &requested, account, ended));
+        let cut_short = Arc::clone(cut_short);
+        job.on_end(move |ended| {
+            if ended.is_cut_short {
+                cut_short.add(number);
+            }
+            states.keep(number, is_last, &requested, account, ended)
+        });
     }
 
     /// The state for the next request of a sequence.
@@ -113,10 +139,9 @@ impl States {
         }
     }
 
-    /// Keeps the state when a request of a sequence ended. The outputs are there unless the request failed. Removes the
-    /// outputs that only the server requested. A state that the model set explicitly takes precedence over the output
-    /// of the same name. Err: the client of `account` may not keep this much, and the sequence keeps its previous
-    /// state.
+    /// Keeps the state when a request of a sequence ended. `ended` has the outputs unless the request failed. Removes the outputs that only the
+    /// server requested. A state that the model set explicitly takes precedence over the output of the same name. Err: the client of `account` may
+    /// not keep this much, and the sequence keeps its previous state.
     fn keep(
         &self,
         number: u64,
@@ -134,8 +159,8 @@ impl States {
         let before = self.lock().get_mut(&number).map(|sequence| (sequence.tensors.clone(), sequence.charge.take()));
         // A sequence may be over before its last request has ended.
         let Some((old, charge)) = before else { return Ok(()) };
-        // Outside of the lock: a charge may end connections, and the scheduler waits for the lock. Replaced tensors are
-        // freed outside, too.
+        // The lock is not held here, because a charge may end connections, and the scheduler waits for the lock. Replaced tensors are freed without
+        // the lock, too.
         let mut next = Sequence { tensors: old, charge };
         let replaced = next.replace(&self.specs, found, account);
         if let Some(sequence) = self.lock().get_mut(&number) {
@@ -160,11 +185,11 @@ impl States {
 
     /// The new state in the order of the specs: `None` for a tensor that stays as it was.
     fn take_found(&self, requested: &[bool], ended: Ended<'_>) -> Vec<Option<Tensor>> {
-        let Ended { mut outputs, mut states } = ended;
+        let Ended { mut outputs, mut states, .. } = ended;
         let mut found: Vec<Option<Tensor>> = Vec::new();
         for (spec, requested) in self.specs.iter().zip(requested) {
             let output = outputs.as_mut().and_then(|outputs| {
-                let at = outputs.iter().position(|output| output.name == spec.output)?;
+                let at = outputs.iter().position(|output| output.index == spec.index)?;
                 Some(if *requested { outputs[at].clone() } else { outputs.remove(at) })
             });
             let apart = states.iter().position(|state| state.name == spec.output).map(|at| states.swap_remove(at));
@@ -225,7 +250,7 @@ fn to_keep(data: Buffer) -> Buffer {
 }
 
 /// The input of the first request of a sequence: the value of the configuration, or zeros. A variable dimension is 1 then.
-fn initial(state: &State, batches: bool, directory: &Path) -> Result<Tensor, Status> {
+fn initial(state: &State, batches: bool, directory: &Path, tensors: &mut ConfigTensors) -> Result<Tensor, Status> {
     let name = &state.input_name;
     let datatype = tensor_data_type(state.data_type)
         .ok_or_else(|| Status::invalid(format!("state '{name}' has no valid data_type")))?;
@@ -234,15 +259,16 @@ fn initial(state: &State, batches: bool, directory: &Path) -> Result<Tensor, Sta
     let dims = dims.iter().map(|dim| if *dim < 0 { 1 } else { *dim });
     let shape: Shape = batches.then_some(1).into_iter().chain(dims).collect();
     let elements = element_count(&shape).ok().and_then(|count| usize::try_from(count).ok());
-    let bytes = elements.and_then(|count| count.checked_mul(datatype.size().unwrap_or(EMPTY_STRING_BYTES)));
-    let bytes = bytes.ok_or_else(|| Status::invalid(format!("state '{name}' has too many elements")))?;
+    let sizes = elements.and_then(|count| Some((count, count.checked_mul(datatype.size().unwrap_or(LENGTH_BYTES))?)));
+    let (elements, bytes) = sizes.ok_or_else(|| Status::invalid(format!("state '{name}' has too many elements")))?;
+    let size = TensorSize { datatype, elements, bytes };
     let data = match given.and_then(|initial| initial.state_data.as_ref().zip(Some(initial))) {
         Some((StateData::DataFile(file), initial)) => {
             let what = format!("initial state '{}'", initial.name);
             let source = ModelFile { directory, folder: FOLDER, file, what: &what };
-            source.read(datatype, bytes, |found| check_length(file, found, datatype, bytes))?
+            source.read(tensors, size, |found| check_length(file, found, datatype, bytes))?
         }
-        Some((StateData::ZeroData(_), _)) | None => zeros(&format!("state '{name}'"), bytes)?,
+        Some((StateData::ZeroData(_), _)) | None => tensors.zeros(&format!("state '{name}'"), size)?,
     };
     Ok(Tensor { name: name.as_str().into(), datatype, shape, data })
 }
@@ -275,7 +301,7 @@ mod tests {
             "name: 'm' max_batch_size: {batch} sequence_batching {{ state {{ input_name: 'I' output_name: 'O' {settings} }} }}"
         );
         let config = nerite_config::parse_text("", text.as_bytes()).unwrap();
-        let loaded = States::load(&config, folder.path());
+        let loaded = States::load(&config, folder.path(), None);
         let found = loaded.map(|states| {
             let Tensor { shape, data, .. } = states.unwrap().specs[0].initial.clone();
             (shape.to_vec(), data.private_bytes().unwrap().to_vec())
@@ -304,7 +330,7 @@ mod tests {
     fn states() -> Arc<States> {
         let text = "name: 'm' sequence_batching { state { input_name: 'I' output_name: 'O' data_type: TYPE_UINT8 dims: [-1] } }";
         let config = nerite_config::parse_text("", text.as_bytes()).unwrap();
-        States::load(&config, Path::new("/no/such/folder")).unwrap().unwrap()
+        States::load(&config, Path::new("/no/such/folder"), None).unwrap().unwrap()
     }
 
     fn controls(number: u64, start: bool) -> Controls {
@@ -330,9 +356,9 @@ mod tests {
         account: &PeerAccount,
     ) -> Result<(), Status> {
         let shape = Shape::from_slice(&[data.len() as i64]);
-        let output = Output { name: "O".into(), datatype: DataType::Uint8, shape, data, placed: false };
+        let output = Output { index: 0, name: "O".into(), datatype: DataType::Uint8, shape, data, placed: false };
         let mut outputs = vec![output].into();
-        let ended = Ended { outputs: Some(&mut outputs), states: Vec::new() };
+        let ended = Ended { outputs: Some(&mut outputs), states: Vec::new(), is_cut_short: false };
         let kept = states.keep(number, is_last, &[false], Some(account.clone()), ended);
         assert!(outputs.is_empty(), "nobody asked for the state itself");
         kept
@@ -350,14 +376,14 @@ mod tests {
         // Rows of a batch. A quarter of it is copied. Three quarters are not copied, and hold all of the batch.
         for (number, part, held) in [(1, MIB / 4, MIB / 4), (2, MIB / 4 * 3, MIB)] {
             let batch = Slot::heap(MIB).filled().into_buffer();
-            let before = one.kept();
+            let before = one.retained();
             states.begin(&controls(number, true));
             let rows = batch.slice(Extent::new(MIB / 4, part, MIB).unwrap());
             assert_eq!(step_to(&states, number, false, rows, &one), Ok(()));
             let kept = states.begin(&controls(number, false)).swap_remove(0).data;
             assert_eq!((kept.len(), kept.held_bytes()), (part, held));
             assert_eq!(kept.owner() == batch.owner(), held == MIB);
-            assert_eq!(one.kept() - before, (held + SEQUENCE_BYTES) as u64);
+            assert_eq!(one.retained() - before, (held + SEQUENCE_BYTES) as u64);
         }
     }
 
@@ -367,29 +393,29 @@ mod tests {
         let budgets = Budgets::new(Limits::new(0, Some(100 << 20), Some(20 << 20), None));
         let (one, other, states) = (budgets.of_peer("one"), budgets.of_peer("other"), states());
         states.begin(&controls(1, true));
-        assert_eq!(one.kept(), 0, "the initial state is the model's");
+        assert_eq!(one.retained(), 0, "the initial state is the model's");
         assert_eq!(step(&states, 1, false, 6 * MIB, &one), Ok(()));
-        assert_eq!(one.kept(), (6 * MIB + SEQUENCE_BYTES) as u64);
+        assert_eq!(one.retained(), (6 * MIB + SEQUENCE_BYTES) as u64);
         // Half of 20 MiB may be kept. The sequence keeps the state that it had.
         let refused = step(&states, 1, false, 11 * MIB, &one).unwrap_err();
         assert!(
             refused.code == nerite_request::Code::Unavailable && refused.message.contains("beyond requests"),
             "{refused}"
         );
-        assert_eq!((len_of(&states, 1), one.kept()), (6 * MIB, (6 * MIB + SEQUENCE_BYTES) as u64));
+        assert_eq!((len_of(&states, 1), one.retained()), (6 * MIB, (6 * MIB + SEQUENCE_BYTES) as u64));
         // Another client continues the sequence, and another sequence begins.
         assert_eq!(step(&states, 1, false, 7 * MIB, &other), Ok(()));
         states.begin(&controls(2, true));
         assert_eq!(step(&states, 2, false, 2 * MIB, &one), Ok(()));
         let charged = |bytes: usize| (bytes + SEQUENCE_BYTES) as u64;
-        assert_eq!((one.kept(), other.kept()), (charged(2 * MIB), charged(7 * MIB)));
+        assert_eq!((one.retained(), other.retained()), (charged(2 * MIB), charged(7 * MIB)));
         // The scheduler ends one sequence, and the last request of the other one ends that.
         states.over(&[1, 77]);
         assert_eq!(step(&states, 2, true, 5, &one), Ok(()));
-        assert_eq!((one.kept(), other.kept(), states.lock().len()), (0, 0, 0));
+        assert_eq!((one.retained(), other.retained(), states.lock().len()), (0, 0, 0));
         // A request that still runs after its sequence was over leaves no state.
         assert_eq!(step(&states, 1, false, MIB, &one), Ok(()));
-        assert_eq!((one.kept(), states.lock().len()), (0, 0));
+        assert_eq!((one.retained(), states.lock().len()), (0, 0));
     }
 
     #[test]
@@ -404,6 +430,6 @@ mod tests {
         states.begin(&controls(1, true));
         assert_eq!(step(&states, 1, false, 6 * MIB, &kept), Ok(()));
         assert_eq!(found.get(), Some(&true));
-        assert_eq!((len_of(&states, 1), kept.kept()), (6 * MIB, (6 * MIB + SEQUENCE_BYTES) as u64));
+        assert_eq!((len_of(&states, 1), kept.retained()), (6 * MIB, (6 * MIB + SEQUENCE_BYTES) as u64));
     }
 }

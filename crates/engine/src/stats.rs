@@ -1,7 +1,7 @@
 //! How often did a model version run, and how long did it take?
 //!
-//! Every request writes these numbers, so they are atomics without a lock. A client that has its answer finds its own request in all of them. While
-//! other requests run, the numbers may differ from each other by these requests.
+//! Every request writes these numbers, so they are atomics without a lock. A request is counted in all numbers before its client has the answer.
+//! Requests that run now may be in some of the numbers and not yet in others.
 
 mod responses;
 
@@ -118,7 +118,7 @@ impl Stats {
         self.devices.iter().map(|counters| counters.latencies.report(now_us)).collect()
     }
 
-    /// Counts a request that was not found in the response cache and whose response was kept. Both together took `ns`.
+    /// Counts a request that was not found in the response cache and whose response was kept. The look-up and the insertion together took `ns`.
     pub fn cache_missed(&self, ns: u64) {
         if let Some(counters) = self.device(0) {
             counters.cache_miss.add(ns);
@@ -126,8 +126,8 @@ impl Stats {
         }
     }
 
-    /// Notes the date of a batch that ended at `end_ns`. It is read once for all batches that end in the same millisecond. A compiled backend that measures
-    /// no times reports zeros, so the date is read for each of these.
+    /// Notes the date of a batch that ended at `end_ns`. The clock is read once for all batches that end in the same millisecond. A compiled backend
+    /// that measures no times reports 0 as the end. Then the clock is read for each batch.
     #[expect(clippy::disallowed_methods, reason = "statistics tell the date of the last inference")]
     fn note_date(&self, end_ns: u64) {
         let end_ms = end_ns / 1_000_000;

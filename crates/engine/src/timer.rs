@@ -1,7 +1,7 @@
-//! How is a scheduler woken at the time it asked for?
+//! How is a scheduler woken at the time that it requested?
 //!
-//! One thread serves all pools of the process. It is started when it is first needed. It only wakes pools at their times: a pool decides under its
-//! own lock, and its workers do the rest.
+//! One thread serves the whole process. It is started when it is first needed. It only calls [`Wake::wake`] at the right times. A pool then decides
+//! under its own lock, and its workers do the rest.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -125,9 +125,9 @@ mod tests {
 
     use super::*;
 
-    struct Bell(&'static str, mpsc::Sender<(&'static str, u64)>);
+    struct RecordingWaker(&'static str, mpsc::Sender<(&'static str, u64)>);
 
-    impl Wake for Bell {
+    impl Wake for RecordingWaker {
         fn wake(self: Arc<Self>) {
             let _ = self.1.send((self.0, now_us()));
         }
@@ -136,8 +136,8 @@ mod tests {
     #[test]
     fn each_is_woken_in_order_and_not_before_its_time() {
         let (to, woken) = mpsc::channel();
-        let bell = |name| -> Arc<dyn Wake> { Arc::new(Bell(name, to.clone())) };
-        let (late, gone, early) = (bell("late"), bell("gone"), bell("early"));
+        let waker = |name| -> Arc<dyn Wake> { Arc::new(RecordingWaker(name, to.clone())) };
+        let (late, gone, early) = (waker("late"), waker("gone"), waker("early"));
         let begun_us = now_us();
         for (whom, after_us) in [(&late, 20_000), (&gone, 10_000), (&early, 5_000)] {
             assert!(timer().wake_at(begun_us + after_us, Arc::downgrade(whom)).is_ok());
@@ -151,8 +151,8 @@ mod tests {
     #[test]
     fn what_is_forgotten_wakes_nobody_and_takes_no_space() {
         let (to, woken) = mpsc::channel();
-        let bell = |name| -> Arc<dyn Wake> { Arc::new(Bell(name, to.clone())) };
-        let (never, soon) = (bell("never"), bell("soon"));
+        let waker = |name| -> Arc<dyn Wake> { Arc::new(RecordingWaker(name, to.clone())) };
+        let (never, soon) = (waker("never"), waker("soon"));
         let far = 1 << 59;
         for number in 0..1000 {
             let key = timer().wake_at(far - number, Arc::downgrade(&never)).expect("a thread");

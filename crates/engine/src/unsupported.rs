@@ -4,13 +4,17 @@ use nerite_config::ModelConfig;
 use nerite_config::proto::model_optimization_policy::ModelPriority;
 use nerite_config::proto::{ModelInstanceGroup, ModelOptimizationPolicy};
 
+use crate::latencies::FIRST_RESPONSE;
 use crate::services::Services;
 
 /// Backends that send one response to each request, even if the configuration says decoupled.
 const ANSWER_ONCE: [&str; 2] = ["identity", "onnxruntime"];
 
-/// Backends that write a new state of a sequence to memory of its own. Compiled ones write it over the state before if the configuration says so.
+/// Backends that write a new state of a sequence to memory of its own. Compiled ones overwrite the previous state if the configuration says so.
 const OWN_STATES: [&str; 3] = ["identity", "onnxruntime", "python"];
+
+/// Backends that get no tensors that the server makes for a batch. A compiled backend may make them itself.
+const WITHOUT_BATCH_TENSORS: [&str; 2] = ["identity", "python"];
 
 /// One warning with all settings of a model that are accepted and have no effect. `None` if there are none.
 pub fn warning(config: &ModelConfig, services: &Services) -> Option<String> {
@@ -56,17 +60,37 @@ fn unsupported(config: &ModelConfig, services: &Services) -> Vec<String> {
             && OWN_STATES.contains(&config.backend_name()),
         "sequence_batching.state.use_same_buffer_for_input_output (a new state has memory of its own, which does not hold the old one)",
     );
+    let makes_none = WITHOUT_BATCH_TENSORS.contains(&config.backend_name());
+    note(makes_none && !config.batch_input.is_empty(), "batch_input (the backend makes no tensors for a batch)");
+    note(makes_none && !config.batch_output.is_empty(), "batch_output (the backend makes no tensors for a batch)");
+    let steps = config.ensemble_scheduling().map_or(&[][..], |ensemble| &ensemble.step);
+    note(
+        steps.iter().any(|step| !step.model_namespace.is_empty()),
+        "ensemble_scheduling.step.model_namespace (a step's model is looked for in the ensemble's own repository first)",
+    );
     note(!config.cc_model_filenames.is_empty(), "cc_model_filenames");
+    let libraries = config.model_operations.as_ref().map_or(&[][..], |operations| &operations.op_library_filename);
+    note(!libraries.is_empty() && config.backend_name() != "onnxruntime", "model_operations.op_library_filename");
     note(
         config.decoupled() && ANSWER_ONCE.contains(&config.backend_name()),
         "model_transaction_policy.decoupled (the backend gives one response to each request)",
     );
     note(config.model_repository_agents.is_some(), "model_repository_agents");
     note(
+        has_other_metrics(config),
+        "model_metrics.metric_control (only the family nv_inference_first_response_histogram_ms has buckets)",
+    );
+    note(
         config.caches_responses() && services.cache.is_none(),
         "response_cache (start the server with --cache-config=local,size=<bytes>; every request is computed)",
     );
     unsupported.into_iter().map(str::to_owned).collect()
+}
+
+/// Whether buckets are set for a family without them.
+fn has_other_metrics(config: &ModelConfig) -> bool {
+    let mut controls = config.model_metrics.iter().flat_map(|metrics| &metrics.metric_control);
+    controls.any(|control| control.metric_identifier.as_ref().is_some_and(|one| one.family != FIRST_RESPONSE))
 }
 
 fn note_optimization(optimization: &ModelOptimizationPolicy, onnx: bool, note: &mut impl FnMut(bool, &'static str)) {
@@ -79,7 +103,10 @@ fn note_optimization(optimization: &ModelOptimizationPolicy, onnx: bool, note: &
     note(optimization.input_pinned_memory.is_some_and(|pinned| !pinned.enable), "optimization.input_pinned_memory");
     note(optimization.output_pinned_memory.is_some_and(|pinned| !pinned.enable), "optimization.output_pinned_memory");
     note(optimization.gather_kernel_buffer_threshold > 0, "optimization.gather_kernel_buffer_threshold");
-    note(optimization.eager_batching, "optimization.eager_batching");
+    note(
+        optimization.eager_batching,
+        "optimization.eager_batching (a batch forms when an instance is free, with all requests that wait by then)",
+    );
 }
 
 #[cfg(test)]
@@ -120,7 +147,10 @@ mod tests {
         check("optimization { execution_accelerators { } }", &["optimization.execution_accelerators"]);
         check(
             "optimization { priority: PRIORITY_MAX eager_batching: true }",
-            &["optimization.priority", "optimization.eager_batching"],
+            &[
+                "optimization.priority",
+                "optimization.eager_batching (a batch forms when an instance is free, with all requests that wait by then)",
+            ],
         );
         check(
             "optimization { cuda { graphs: true } gather_kernel_buffer_threshold: 3 }",
@@ -161,6 +191,36 @@ mod tests {
     }
 
     #[test]
+    fn settings_that_only_some_backends_follow_are_named_for_others() {
+        check(
+            "batch_input { } batch_output { }",
+            &[
+                "batch_input (the backend makes no tensors for a batch)",
+                "batch_output (the backend makes no tensors for a batch)",
+            ],
+        );
+        check("backend: 'onnxruntime' batch_input { } batch_output { }", &[]);
+        check(
+            "platform: 'ensemble' backend: '' ensemble_scheduling { step { model_name: 'x' } step { model_namespace: 'y' } }",
+            &[
+                "ensemble_scheduling.step.model_namespace (a step's model is looked for in the ensemble's own repository first)",
+            ],
+        );
+        check("model_operations { op_library_filename: 'x.so' }", &["model_operations.op_library_filename"]);
+        check("backend: 'onnxruntime' model_operations { op_library_filename: 'x.so' }", &[]);
+        let buckets = |family: &str| {
+            format!(
+                "model_metrics {{ metric_control {{ metric_identifier {{ family: '{family}' }} histogram_options {{ buckets: 1 }} }} }}"
+            )
+        };
+        check(&buckets(FIRST_RESPONSE), &[]);
+        check(
+            &buckets("nv_inference_request_duration_us"),
+            &["model_metrics.metric_control (only the family nv_inference_first_response_histogram_ms has buckets)"],
+        );
+    }
+
+    #[test]
     fn all_of_it_is_one_line() {
         let text = b"name: 'm' backend: 'x' optimization { eager_batching: true } model_repository_agents { } response_cache { enable: true }";
         let config = nerite_config::parse_text("", text).unwrap();
@@ -168,7 +228,8 @@ mod tests {
         let cache = Some(Arc::new(ResponseCache::new(1)));
         let all = Services { cache, rates: Some(Arc::default()), ..Services::default() };
         let text = "model 'm': this version of nerite accepts these settings but does nothing for them yet: \
-                    optimization.eager_batching; model_repository_agents";
+                    optimization.eager_batching (a batch forms when an instance is free, with all requests that wait by then); \
+                    model_repository_agents";
         assert_eq!(warning(&config, &all).unwrap(), text);
         assert!(warning(&config, &none).unwrap().contains("; response_cache (start the server with --cache-config"));
         assert_eq!(warning(&ModelConfig::default(), &none), None);

@@ -42,23 +42,12 @@ impl Display for Requests<'_> {
 #[cfg(test)]
 mod tests {
     use nerite_backend::ModelVersion;
-    use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Sequence, WantedOutputs};
+    use nerite_request::{AdmittedRequest, Reply};
 
     use super::*;
 
     fn job(id: &str) -> Job {
-        let request = AdmittedRequest {
-            id: id.into(),
-            rows: 2,
-            inputs: Vec::new().into(),
-            wanted: WantedOutputs::new(),
-            priority: 0,
-            timeout_us: 0,
-            sequence: Sequence::default(),
-            parameters: Parameters::new(),
-            cancel: Cancel::new(),
-            reply: Reply::closed(),
-        };
+        let request = AdmittedRequest { id: id.into(), rows: 2, ..AdmittedRequest::new(Reply::closed()) };
         Job::new(request, ModelVersion::unmetered("m").begin(), 0)
     }
 

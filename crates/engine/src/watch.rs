@@ -1,7 +1,7 @@
 //! If another process does an instance's work, how is its answer awaited without a thread?
 //!
-//! Front threads wait for their sockets anyway. The front end says once how they do it ([`watch_by`]). Then the socket of a
-//! model's process is one more among those, and its answer wakes the thread that passes it to the client.
+//! Front threads wait for their sockets anyway. The front end says once how they do it ([`watch_by`]). Then they also wait for the socket of a
+//! model's process, and its answer wakes the thread that passes it to the client.
 
 use std::sync::{Arc, OnceLock};
 
@@ -22,7 +22,7 @@ pub trait Waiter: Send + Sync {
     /// before `then` was called or dropped. The descriptor stays registered afterwards.
     fn when_readable(&self, what: Awaited, then: Box<dyn FnOnce() + Send>);
 
-    /// Ends the registration, because another thread waits for the descriptor now. Front threads would be woken for nothing.
+    /// Ends the registration, because another thread waits for the descriptor now. Otherwise front threads would be woken for nothing.
     fn release(&self);
 }
 

@@ -15,7 +15,7 @@ use nerite_backend::{
 };
 use nerite_cuda::{DeviceMemory, Driver, PinnedPool};
 use nerite_memory::{Extent, Place, Reason};
-use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Response, Sequence, Status, Wanted};
+use nerite_request::{AdmittedRequest, Reply, Response, Status, Wanted};
 use test_engine::{Setup, bytes_model, input};
 
 type Seen = Arc<Mutex<Vec<(Place, OutputPlace)>>>;
@@ -78,16 +78,9 @@ fn infer(access: DeviceAccess) -> (Place, OutputPlace, Vec<u8>) {
     let (to, from) = mpsc::channel();
     let data = memory.buffer(half(0));
     engine.admit("m", None).unwrap().submit(AdmittedRequest {
-        id: String::new().into(),
-        rows: 1,
         inputs: vec![input(data)].into(),
         wanted: vec![Wanted { name: "OUT".into(), slot: Some(memory.slot(half(4))) }].into(),
-        priority: 0,
-        timeout_us: 0,
-        sequence: Sequence::default(),
-        parameters: Parameters::new(),
-        cancel: Cancel::new(),
-        reply: Reply::new(move |response: Response| to.send(response).unwrap()),
+        ..AdmittedRequest::new(Reply::new(move |response: Response| to.send(response).unwrap()))
     });
     let response = from.recv().unwrap();
     assert!(matches!(&response, Response::Final(made) if made.outputs[0].placed), "{response:?}");

@@ -33,7 +33,7 @@ fn load(engine: &Arc<Engine>, model: &str, options: LoadOptions) {
 
 fn upload(engine: &Arc<Engine>, model: &str) {
     let file = ("1/weights".to_owned(), Arc::new(b"uploaded".to_vec()) as _);
-    load(engine, model, LoadOptions { config: Some(CONFIG.to_owned()), files: vec![file], charge: None });
+    load(engine, model, LoadOptions { config: Some(CONFIG.to_owned()), files: vec![file], ..LoadOptions::default() });
 }
 
 fn unload(engine: &Arc<Engine>, model: &str) {

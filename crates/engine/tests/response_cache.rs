@@ -12,9 +12,7 @@ use nerite_backend::{Compute, Job, Times};
 use nerite_cache::ResponseCache;
 use nerite_engine::{CheckedTensors, Engine, Prefix, Tensors};
 use nerite_memory::{Buffer, Extent, Reason, Slot};
-use nerite_request::{
-    AdmittedRequest, Cancel, InferResponse, Parameters, Peer, Recycled, Reply, Response, Sequence, Status, Wanted,
-};
+use nerite_request::{AdmittedRequest, Cancel, InferResponse, Peer, Recycled, Reply, Response, Status, Wanted};
 use nerite_shm::{OwnedRegion, Registry};
 use nerite_tensor::{DataType, Shape};
 use tempfile::TempDir;
@@ -119,12 +117,7 @@ impl Server {
             rows,
             inputs,
             wanted,
-            priority: 0,
-            timeout_us: 0,
-            sequence: Sequence::default(),
-            parameters: Parameters::new(),
-            cancel: cancel.clone(),
-            reply,
+            ..AdmittedRequest::cancelled_by(cancel.clone(), reply)
         });
         cancel
     }

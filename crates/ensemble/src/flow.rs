@@ -1,7 +1,7 @@
 //! Which steps of one request may run now, and what may be sent?
 //!
-//! Pure: tensors are values of any type, and nothing waits. A step whose model answers several times starts a branch with each of its
-//! answers: the tensors known so far and those of the answer. The steps that depend on them run once for each branch.
+//! This code is pure: tensors are values of any type, and no function waits. If a step's model answers several times, each answer starts a branch. It
+//! has the tensors known so far and those of the answer. The steps that depend on them run once for each branch.
 //!
 //! ```text
 //!   root    a ──► [step 0, decoupled] ──► answer 1 ──► branch 1   b ──► [step 1] ──► c ──► sent
@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 use crate::plan::{Plan, Step, TensorIndex};
 
-/// The tensors that belong together, by number. The root is 0.
+/// The number of a branch: tensors that belong together. The root is 0.
 pub type Branch = u64;
 
-/// One request on its way through the steps.
+/// The progress of one request through the steps.
 #[derive(Debug)]
 pub struct Flow<T> {
     plan: Arc<Plan>,
@@ -26,7 +26,7 @@ pub struct Flow<T> {
     wanted: Vec<TensorIndex>,
     branches: BTreeMap<Branch, State<T>>,
     last_branch: Branch,
-    /// Steps that have their inputs and have not ended: those in flight, and those that are held back.
+    /// How many starts of steps have not ended: those in flight, and those that are held back.
     running: usize,
     /// How often each step is in flight.
     in_flight: Vec<u32>,
@@ -34,7 +34,7 @@ pub struct Flow<T> {
     held_back: Vec<VecDeque<Action<T>>>,
     sent: usize,
     actions: VecDeque<Action<T>>,
-    /// How many steps still have to read each tensor. If no step answers several times, a tensor is dropped after its last reader.
+    /// How many steps still have to read each tensor. If no step answers several times, a tensor is dropped after its last reader has started.
     unread: Vec<usize>,
 }
 
@@ -56,8 +56,8 @@ struct State<T> {
 enum Progress {
     /// It has not been started.
     Waits,
-    /// The step was started, in this branch or in the one that this came from, and has not answered. If it answers only once,
-    /// this branch gets the answer.
+    /// The step was started, in this branch or in one that this branch came from, and has not answered. If it answers only once, this branch gets the
+    /// answer.
     Runs,
     /// This branch has all that it gets from the step. Later answers start other branches.
     Over,
@@ -65,10 +65,10 @@ enum Progress {
 
 #[derive(Clone, Debug)]
 enum Value<T> {
-    /// Not yet there.
+    /// Its value is not known yet.
     Pending,
     Known(T),
-    /// It will never be there: its model left it out.
+    /// It has no value. The request or its model left it out, or no step needs it any more.
     Absent,
 }
 
@@ -77,11 +77,11 @@ enum Value<T> {
 pub enum Action<T> {
     /// Run a step.
     Start {
-        /// For which tensors.
+        /// The branch whose tensors the step reads.
         branch: Branch,
         /// The step's position in the plan.
         step: usize,
-        /// The inputs that are there: positions among the step's inputs, and tensors.
+        /// The known inputs: positions among the step's inputs, and tensors.
         inputs: Vec<(usize, T)>,
     },
     /// Send a response with these outputs.
@@ -93,7 +93,7 @@ impl<T: Clone> Flow<T> {
     pub fn begin(plan: Arc<Plan>, brought: Vec<(TensorIndex, T)>, wanted: Vec<TensorIndex>) -> Flow<T> {
         let is_needed = plan.needed_for(&wanted);
         let mut tensors = vec![Value::Pending; plan.tensors.len()];
-        // An optional input that the request leaves out never comes.
+        // An optional input that the request left out is absent.
         for input in &plan.inputs {
             tensors[*input] = Value::Absent;
         }
@@ -133,13 +133,13 @@ impl<T: Clone> Flow<T> {
         self.actions.pop_front()
     }
 
-    /// A step's model answered with these outputs: positions among the step's outputs, and tensors. Its other outputs are absent. `is_last`: no
-    /// answer follows. `is_only`: no answer came before either.
+    /// Notes that a step's model answered with these outputs: positions among the step's outputs, and tensors. Its other outputs are absent.
+    /// `is_last`: no answer follows. `is_only`: there was no answer before either.
     pub fn answered(&mut self, branch: Branch, step: usize, outputs: Vec<(usize, T)>, is_last: bool, is_only: bool) {
         if is_last {
             self.step_ended(branch, step);
         }
-        // Only the first answer of a step can still reach the branch itself.
+        // With its first answer, the branch and those that came from it stop waiting for the step.
         let is_first = self.settle(branch, step);
         let into = if is_only { Some(branch) } else { self.branch_off(branch) };
         let Some(into) = into.filter(|into| self.branches.contains_key(into)) else { return };
@@ -177,8 +177,8 @@ impl<T: Clone> Flow<T> {
         Some(self.last_branch)
     }
 
-    /// A step answered or ended: the branch and those that came from it no longer wait for it. Returns whether they
-    /// did.
+    /// Notes that a step answered or ended: the branch and those that came from it no longer wait for the step. Returns whether they waited until
+    /// now.
     fn settle(&mut self, branch: Branch, step: usize) -> bool {
         if self.branches.get(&branch).is_none_or(|state| state.progress[step] == Progress::Over) {
             return false;
@@ -191,7 +191,7 @@ impl<T: Clone> Flow<T> {
         true
     }
 
-    /// A step has no more answers: another start of it may proceed.
+    /// Notes that a step has no more answers. A start of it that was held back may proceed.
     fn step_ended(&mut self, branch: Branch, step: usize) {
         if let Some(state) = self.branches.get_mut(&branch) {
             state.running -= 1;
@@ -213,17 +213,17 @@ impl<T: Clone> Flow<T> {
         self.actions.push_back(start);
     }
 
-    /// Whether nothing runs and nothing is to be done.
+    /// Whether no step runs and no action is left.
     pub fn is_done(&self) -> bool {
         self.running == 0 && self.actions.is_empty()
     }
 
-    /// Responses that were to be sent so far.
+    /// The number of responses that the actions so far have sent.
     pub fn sent(&self) -> usize {
         self.sent
     }
 
-    /// Gives a tensor its value in a branch and in all that came from it.
+    /// Sets a pending tensor in a branch and in all that came from it.
     fn set(&mut self, branch: Branch, tensor: TensorIndex, value: &Value<T>) {
         for reached in self.descendants(branch) {
             if let Some(state) = self.branches.get_mut(&reached)
@@ -245,7 +245,7 @@ impl<T: Clone> Flow<T> {
         found
     }
 
-    /// Starts those of `steps` that can run in a branch, and sends its outputs if they are there.
+    /// Starts those of `steps` that can run in a branch, and sends its outputs if none of them is pending.
     fn advance(&mut self, branch: Branch, steps: impl IntoIterator<Item = usize>) {
         let plan = Arc::clone(&self.plan);
         let Some(state) = self.branches.get_mut(&branch) else { return };
@@ -281,7 +281,7 @@ impl<T: Clone> Flow<T> {
         }
     }
 
-    /// After steps were started: drops the tensors that no other step reads.
+    /// Called after these steps were started. Drops the tensors that no other step reads.
     fn release(&mut self, begun: &[usize]) {
         if self.plan.is_decoupled {
             return;
@@ -311,8 +311,7 @@ impl<T: Clone> Flow<T> {
         self.actions.push_back(Action::Send(known));
     }
 
-    /// Drops the branch if its tensors are no longer needed. With `is_all`, looks at the branches that came from it as
-    /// well.
+    /// Drops the branch if its tensors are no longer needed. With `is_all`, checks the branches that came from it as well.
     fn forget_within(&mut self, branch: Branch, is_all: bool) {
         if is_all {
             self.descendants(branch).into_iter().skip(1).rev().for_each(|reached| self.forget(reached));
@@ -341,8 +340,7 @@ impl<T: Clone> Flow<T> {
         if state.children > 0 || state.running > 0 {
             return true;
         }
-        // A tensor can still come to the branch if its step runs in a branch that this one came from, or depends on
-        // such a step.
+        // A tensor can still get a value in this branch if its step runs in a branch that this one came from, or depends on such a step.
         let comes = |tensor: TensorIndex| {
             let writer = self.plan.writers[tensor];
             !matches!(state.tensors[tensor], Value::Pending)
@@ -359,8 +357,7 @@ impl<T: Clone> Flow<T> {
 }
 
 impl<T: Clone> State<T> {
-    /// The inputs of a step that are there, once none of them is pending. The model decides whether it can run without
-    /// the others.
+    /// The known inputs of a step. `None` while one is pending. The model decides whether it can run without absent inputs.
     fn inputs_of(&self, step: &Step) -> Option<Vec<(usize, T)>> {
         let mut known = Vec::with_capacity(step.inputs.len());
         for (position, input) in step.inputs.iter().enumerate() {

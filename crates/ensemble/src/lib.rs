@@ -5,9 +5,9 @@
 //!                ▲                                                            │ tensors, by reference
 //!                └──────────────────── answers of the steps ◄─────────────────┘
 //! ```
-//! An ensemble is a runtime like any other ([`Ensemble`]). It computes nothing itself: it asks other models of the
-//! server. Steps that do not depend on each other run side by side. Tensors pass from step to step as references. The
-//! step that makes an output of the ensemble writes it where the client wants it.
+//! An ensemble is a runtime like any other ([`Ensemble`]). It computes nothing itself: it runs other models of the server. Steps that do not depend
+//! on each other run side by side. Tensors pass from step to step as references. The step that makes an output of the ensemble writes it where the
+//! client wants it.
 //!
 //! ```
 //! use nerite_backend::Runtime;
@@ -21,6 +21,7 @@ mod check;
 mod flow;
 mod outputs;
 mod plan;
+mod readers;
 mod run;
 mod runtime;
 mod sequence;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nerite_config::ModelConfig;
-use nerite_config::proto::{DataType, model_ensembling};
+use nerite_config::proto::model_ensembling;
 
 /// The platform of an ensemble.
 const ENSEMBLE: &str = "ensemble";
@@ -24,12 +24,12 @@ pub struct Plan {
     pub outputs: Vec<TensorIndex>,
     /// Whether any step answers several times.
     pub is_decoupled: bool,
-    /// Whether a tensor may lie where a model's process can still write to it. Responses to requests with such tensors are not cached for all
-    /// clients. So this is false if a step has a response cache, or is an ensemble, because its steps may have one.
-    pub may_share: bool,
-    /// Whether each tensor may be placed in the input memory of a model that reads it. Not where `may_share` is false or a
-    /// step answers several times. Not for strings, because the server checks copies of them. Not for the outputs of a model
-    /// that keeps states, because an output may be a state as well.
+    /// Whether the outputs of each step may lie where a model's process can still write to them. A response to a request with such tensors is not
+    /// cached for all clients. So this is false for a step with a response cache, and for an ensemble, because its steps may have one. It is also
+    /// false for a step whose outputs such a step reads.
+    pub may_share: Vec<bool>,
+    /// Whether each tensor may be placed in the input memory of a model that reads it. This is false if `may_share` is false for its writer, if any
+    /// step of the ensemble answers several times, and for an output that its model keeps as a state.
     pub in_input_memory: Vec<bool>,
     /// How often a step may be in flight for one request; 0 for any number.
     pub in_flight_max: u32,
@@ -91,26 +91,28 @@ impl Plan {
         });
         let steps: Vec<Step> = steps.collect();
         let is_decoupled = members.iter().any(|member| member.as_ref().decoupled());
-        let is_cached = |config: &ModelConfig| config.caches_responses() || config.platform == ENSEMBLE;
-        let may_share = !members.iter().any(|member| is_cached(member.as_ref()));
-        let mut in_input_memory = vec![false; names.list.len()];
-        if may_share && !is_decoupled {
-            let each = steps.iter().zip(members).flat_map(|(step, member)| fixed_size_outputs(step, member.as_ref()));
+        let tensors = names.list;
+        let plan = Plan { tensors, steps, inputs, outputs, is_decoupled, in_flight_max, ..Plan::default() };
+        plan.linked().with_shares(members)
+    }
+
+    /// The same plan, with `may_share` and `in_input_memory` filled in.
+    fn with_shares(self, members: &[impl AsRef<ModelConfig>]) -> Plan {
+        let is_plain = |step: &usize| {
+            let member = members.get(*step).map(AsRef::as_ref);
+            member.is_some_and(|member| !member.caches_responses() && member.platform != ENSEMBLE)
+        };
+        let may_share = |(number, step): (usize, &Step)| {
+            is_plain(&number) && step.outputs.iter().all(|output| self.readers[output.tensor].iter().all(is_plain))
+        };
+        let may_share: Vec<bool> = self.steps.iter().enumerate().map(may_share).collect();
+        let mut in_input_memory = vec![false; self.tensors.len()];
+        if !self.is_decoupled {
+            let sharing = self.steps.iter().zip(members).zip(&may_share).filter(|(_, may_share)| **may_share);
+            let each = sharing.flat_map(|((step, member), _)| outputs_but_states(step, member.as_ref()));
             each.for_each(|tensor| in_input_memory[tensor] = true);
         }
-        let tensors = names.list;
-        Plan {
-            tensors,
-            steps,
-            inputs,
-            outputs,
-            is_decoupled,
-            may_share,
-            in_input_memory,
-            in_flight_max,
-            ..Plan::default()
-        }
-        .linked()
+        Plan { may_share, in_input_memory, ..self }
     }
 
     /// The same plan, with its readers and writers filled in.
@@ -128,8 +130,14 @@ impl Plan {
     }
 
     /// The tensor of that name.
+    #[cfg(test)]
     pub fn tensor(&self, name: &str) -> Option<TensorIndex> {
         self.tensors.iter().position(|known| known == name)
+    }
+
+    /// The index of a tensor among the outputs of the ensemble. `None` if it is none of them.
+    pub fn output_index(&self, tensor: TensorIndex) -> Option<usize> {
+        self.outputs.iter().position(|output| *output == tensor)
     }
 
     /// The steps that have to run for these outputs: those that write one of them, and what they need.
@@ -146,17 +154,14 @@ impl Plan {
     }
 }
 
-/// The outputs of a step that have elements of a fixed size. None if the step's model keeps states.
-fn fixed_size_outputs(step: &Step, member: &ModelConfig) -> impl Iterator<Item = TensorIndex> {
-    let keeps_states = member.sequence_batching().is_some_and(|sequences| !sequences.state.is_empty());
-    let is_fixed = move |name: &str| {
-        let declared = member.output.iter().find(|output| output.name == name);
-        !keeps_states && declared.is_some_and(|output| output.data_type() != DataType::TypeString)
-    };
-    step.outputs.iter().filter(move |output| is_fixed(&output.name)).map(|output| output.tensor)
+/// The outputs of a step that its model does not keep as states.
+fn outputs_but_states(step: &Step, member: &ModelConfig) -> impl Iterator<Item = TensorIndex> {
+    let states = member.sequence_batching().map_or(&[][..], |sequences| &sequences.state);
+    let is_state = |name: &str| states.iter().any(|state| state.output_name == name);
+    step.outputs.iter().filter(move |output| !is_state(&output.name)).map(|output| output.tensor)
 }
 
-/// The version that a step asks for; `None` for the highest that is ready, which the configuration writes as -1.
+/// The version that a step names. `None` for the highest that is ready, which the configuration writes as -1.
 pub fn step_version(step: &model_ensembling::Step) -> Option<i64> {
     Some(step.model_version).filter(|version| *version != -1)
 }
@@ -193,32 +198,58 @@ mod tests {
 
     const OF_NUMBERS: &str = "output { name: 'OUT' data_type: TYPE_FP32 dims: [ -1 ] }";
 
-    /// Whether the tensor between two steps may be placed in the second one's memory. The first is a model with this
-    /// configuration.
-    #[track_caller]
-    fn check(first: &str, second: &str, expected: bool) {
-        let step = |model, input, output| {
+    /// The plan of steps with these configurations, one after the other: tensor `t0` is the input, and the last one the output.
+    fn chain(members: &[&str]) -> Plan {
+        let step = |at: usize| {
             format!(
-                "step {{ model_name: '{model}' model_version: -1 input_map {{ key: 'IN' value: '{input}' }} \
-                 output_map {{ key: 'OUT' value: '{output}' }} }}"
+                "step {{ model_name: 'm{at}' model_version: -1 input_map {{ key: 'IN' value: 't{at}' }} \
+                 output_map {{ key: 'OUT' value: 't{}' }} }}",
+                at + 1
             )
         };
-        let steps = step("first", "a", "b") + &step("second", "b", "c");
+        let steps: String = (0..members.len()).map(step).collect();
         let parse = |text: &str| nerite_config::parse_text("config.pbtxt", text.as_bytes()).unwrap();
         let ensemble = parse(&format!("platform: 'ensemble' ensemble_scheduling {{ {steps} }}"));
-        let plan = Plan::new(&ensemble, &[first, second].map(|text| std::sync::Arc::new(parse(text))));
-        assert_eq!(plan.in_input_memory[plan.tensor("b").unwrap()], expected, "{first} and {second}");
-        assert!(!plan.in_input_memory[plan.tensor("a").unwrap()], "the request brings it");
+        let members: Vec<_> = members.iter().map(|text| std::sync::Arc::new(parse(text))).collect();
+        Plan::new(&ensemble, &members)
+    }
+
+    /// Whether the tensor between two steps may be placed in the second one's memory.
+    #[track_caller]
+    fn check(first: &str, second: &str, expected: bool) {
+        let plan = chain(&[first, second]);
+        assert_eq!(plan.in_input_memory[plan.tensor("t1").unwrap()], expected, "{first} and {second}");
+        assert!(!plan.in_input_memory[plan.tensor("t0").unwrap()], "the request brings it");
+    }
+
+    /// Which of the tensors between steps may be placed in the memory of the next one.
+    #[track_caller]
+    fn check_between(members: &[&str], expected: &[bool]) {
+        let plan = chain(members);
+        let between = (1..members.len()).map(|at| plan.in_input_memory[plan.tensor(&format!("t{at}")).unwrap()]);
+        assert_eq!(between.collect::<Vec<_>>(), expected, "{members:?}");
+    }
+
+    #[test]
+    fn a_step_with_a_cache_keeps_only_its_own_tensors_out_of_the_memory_of_models() {
+        for apart in ["response_cache { enable: true }", "platform: 'ensemble'"] {
+            let apart = &*format!("{OF_NUMBERS} {apart}");
+            check_between(&[OF_NUMBERS, OF_NUMBERS, apart, OF_NUMBERS], &[true, false, false]);
+            check_between(&[apart, OF_NUMBERS, OF_NUMBERS], &[false, true]);
+        }
+        let decoupled = &*format!("{OF_NUMBERS} model_transaction_policy {{ decoupled: true }}");
+        check_between(&[OF_NUMBERS, OF_NUMBERS, decoupled], &[false, false]);
     }
 
     #[test]
     fn what_may_be_placed_in_the_memory_of_the_next_model() {
         let more = |text: &str| format!("{OF_NUMBERS} {text}");
         check(OF_NUMBERS, OF_NUMBERS, true);
-        check("output { name: 'OUT' data_type: TYPE_STRING dims: [ -1 ] }", OF_NUMBERS, false);
-        check("", OF_NUMBERS, false);
-        let state = "state { input_name: 'S' output_name: 'OUT' data_type: TYPE_FP32 dims: [ -1 ] }";
-        check(&more(&format!("sequence_batching {{ {state} }}")), OF_NUMBERS, false);
+        check("output { name: 'OUT' data_type: TYPE_STRING dims: [ -1 ] }", OF_NUMBERS, true);
+        for (state, expected) in [("OUT", false), ("NEXT", true)] {
+            let state = format!("state {{ input_name: 'S' output_name: '{state}' data_type: TYPE_FP32 dims: [ -1 ] }}");
+            check(&more(&format!("sequence_batching {{ {state} }}")), OF_NUMBERS, expected);
+        }
         check(&more("sequence_batching { }"), OF_NUMBERS, true);
         for anywhere in ["response_cache { enable: true }", "platform: 'ensemble'"] {
             check(&more(anywhere), OF_NUMBERS, false);

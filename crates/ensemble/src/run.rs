@@ -11,14 +11,16 @@ use nerite_backend::{Job, Meter, Models, Times};
 use nerite_locks::Mutex;
 use nerite_memory::Slot;
 use nerite_request::{
-    Cancel, Code, Deliver, InferResponse, InputMemory, Name, Output, Parameters, PeerAccount, PlaceQuery, Recycled,
-    Reply, Request, RequestTrace, Response, ResponsePermit, ResponseWindow, Sequence, Status, Wanted,
+    Cancel, Client, Code, Deliver, InferResponse, InputMemory, Name, Output, Parameters, PeerAccount, PlaceQuery,
+    Recycled, Reply, Request, RequestTrace, Response, ResponseWindow, Sequence, Status, Wanted, WantedOutputs,
 };
 use nerite_tensor::Tensor;
+use smallvec::SmallVec;
 
 use crate::flow::{Action, Branch, Flow};
-use crate::outputs::{Outputs, Value};
-use crate::plan::{Plan, Step, TensorIndex};
+use crate::outputs::{Outputs, Sent, Value};
+use crate::plan::{Plan, TensorIndex};
+use crate::readers::Readers;
 use crate::sequence::SequenceOfSteps;
 
 /// One request of an ensemble.
@@ -31,17 +33,20 @@ pub struct Run {
     /// The fields that the requests of all steps have in common.
     shared: Shared,
     outputs: Outputs,
+    client: Cancel,
     /// The window of each step. A step that answers many times waits while the steps after it have not used its
     /// answers, or the client has not taken the responses. Empty if no step answers several times.
     windows: Vec<Arc<ResponseWindow>>,
+    readers: Readers,
     state: Mutex<State>,
 }
 
-/// The state that the steps of a request share.
+/// The fields of a request that the requests of its steps share.
 struct Shared {
     id: Name,
     priority: u64,
     timeout_us: u64,
+    client: Client,
     parameters: Parameters,
     /// The trace of the request, if it has one. Each step is a request of its own in it.
     trace: Option<Arc<RequestTrace>>,
@@ -65,12 +70,18 @@ struct State {
     times: Times,
 }
 
+/// The answer of a step.
+struct Answer {
+    outputs: Vec<(usize, Value)>,
+    parameters: Parameters,
+}
+
 enum Event {
     /// A step answered.
-    Answered { branch: Branch, step: usize, answer: Recycled<InferResponse>, is_last: bool, is_only: bool },
+    Answered { branch: Branch, step: usize, answer: Answer, is_last: bool, is_only: bool },
     /// A step ended without another answer.
     Ended { branch: Branch, step: usize },
-    /// A step failed, or the client went away.
+    /// A step failed, or the request is to end early.
     Failed(Status),
 }
 
@@ -82,6 +93,7 @@ impl Run {
             id: job.id().into(),
             priority: job.priority(),
             timeout_us: job.timeout_us(),
+            client: job.client(),
             parameters: job.parameters().clone(),
             trace: job.responder().trace().cloned(),
             account: job.responder().account(),
@@ -96,13 +108,16 @@ impl Run {
         if plan.is_decoupled {
             responder.count_responses(times.start);
         }
-        let brought = inputs.into_iter().filter_map(|tensor| {
-            let Tensor { name, datatype, shape, data } = tensor;
-            Some((plan.tensor(&name)?, Value { datatype, shape, data, placed: false, _permit: None }))
+        let indices: Vec<usize> = (0..inputs.len()).map(|position| inputs.index_of(position)).collect();
+        let brought = indices.into_iter().zip(inputs).filter_map(|(index, tensor)| {
+            let Tensor { datatype, shape, data, .. } = tensor;
+            let value = Value { datatype, shape, data, placed: false, copies: None, _permit: None };
+            Some((*plan.inputs.get(index)?, value))
         });
-        let wanted = responder.wanted().filter_map(|name| plan.tensor(name)).collect();
+        let wanted = responder.wanted_outputs().indexed();
+        let wanted = wanted.filter_map(|(index, _)| plan.outputs.get(index).copied()).collect();
         let flow = Flow::begin(Arc::clone(plan), brought.collect(), wanted);
-        let cancel = responder.cancel().clone();
+        let (client, stop) = (responder.cancel().clone(), responder.stop().clone());
         let decoupled_steps = if plan.is_decoupled { plan.steps.as_slice() } else { &[] };
         let windows = decoupled_steps.iter().map(|_| ResponseWindow::within(responder.window())).collect();
         let run = Arc::new(Run {
@@ -121,11 +136,13 @@ impl Run {
                 times,
             }),
             outputs: Outputs::through(responder),
+            client,
             windows,
+            readers: Readers::new(plan, models),
         });
         let whom = Arc::downgrade(&run);
         let gone = || Event::Failed(Status::new(Code::Cancelled, ""));
-        let is_wanted = cancel.on_cancelled(move || {
+        let is_wanted = stop.on_cancelled(move || {
             if let Some(run) = whom.upgrade() {
                 run.take(gone());
             }
@@ -152,7 +169,7 @@ impl Run {
     fn drive(self: &Arc<Run>) {
         loop {
             let mut state = self.lock();
-            let failure = state.events.pop_front().and_then(|event| self.apply(&mut state, event));
+            let failure = state.events.pop_front().and_then(|event| state.apply(event));
             if let Some(failure) = failure {
                 drop(state);
                 self.fail(failure);
@@ -172,7 +189,7 @@ impl Run {
                     if last.is_some() {
                         state.flow = None;
                     }
-                    // Triton repeats the parameters once for each output.
+                    // Triton adds the parameters once for each output, so a response without outputs has none.
                     let parameters = if outputs.is_empty() { Parameters::new() } else { state.sequence.parameters() };
                     drop(state);
                     self.send(outputs, last, parameters);
@@ -192,102 +209,88 @@ impl Run {
         }
     }
 
-    /// Applies an event, which may end the request.
-    fn apply(&self, state: &mut State, event: Event) -> Option<Failure> {
-        match event {
-            Event::Answered { branch, step, mut answer, is_last, is_only } => {
-                if is_last {
-                    state.running.remove(&(branch, step));
-                }
-                state.sequence.take_over(&answer.parameters);
-                let outputs = self.positioned(step, std::mem::take(&mut answer.outputs), answer.permit.as_ref());
-                if let Some(flow) = &mut state.flow {
-                    flow.answered(branch, step, outputs, is_last, is_only);
-                }
-                None
-            }
-            Event::Ended { branch, step } => {
-                state.running.remove(&(branch, step));
-                if let Some(flow) = &mut state.flow {
-                    flow.ended(branch, step);
-                }
-                None
-            }
-            Event::Failed(error) => {
-                state.flow = None;
-                let others = state.running.drain().map(|(_, cancel)| cancel).collect();
-                Some(Failure { error, times: state.times, others })
-            }
-        }
-    }
-
     /// Sends a request to the model of a step. Its responses come through [`StepReply`], perhaps before this returns.
     fn begin_step(self: &Arc<Run>, branch: Branch, number: usize, inputs: Vec<(usize, Value)>, begun: Begun) {
         let step = &self.plan.steps[number];
         let inputs = inputs.into_iter().filter_map(|(position, value)| {
-            let Value { datatype, shape, data, .. } = value;
+            let data = value.data_for(number).clone();
+            let Value { datatype, shape, .. } = value;
             Some(Tensor { name: step.inputs.get(position)?.name.as_str().into(), datatype, shape, data })
         });
         let wanted = step.outputs.iter().map(|output| Wanted {
             name: output.name.as_str().into(),
-            slot: self.outputs.take_place(&self.plan.tensors[output.tensor]),
+            slot: self.plan.output_index(output.tensor).and_then(|output| self.outputs.take_place(output)),
         });
-        let Shared { id, priority, timeout_us, parameters, trace, .. } = &self.shared;
+        let Shared { id, priority, timeout_us, client, parameters, trace, .. } = &self.shared;
         let trace = trace.as_ref().map(|trace| trace.child());
         let request = Request {
             id: id.clone(),
             priority: *priority,
             timeout_us: *timeout_us,
             sequence: begun.sequence,
+            client: *client,
             parameters: parameters.clone(),
             cancel: begun.cancel,
             ..Request::new(
                 inputs.collect::<nerite_request::Inputs>(),
                 wanted.collect(),
-                Reply::through(StepReply { run: Arc::clone(self), branch, step: number, has_answered: false, trace }),
+                Reply::through(StepReply {
+                    run: Arc::clone(self),
+                    branch,
+                    step: number,
+                    indices: SmallVec::new(),
+                    has_answered: false,
+                    trace,
+                }),
             )
         };
         self.models.infer(&step.model, step.version, request);
     }
 
-    /// The input memory of the only model that will read this tensor.
+    /// The input memory that this tensor should be written to.
     fn input_memory(&self, tensor: TensorIndex) -> Option<Arc<dyn InputMemory>> {
-        let plan = &self.plan;
-        // What is sent to the client must not lie where a process can still write to it.
-        if !*plan.in_input_memory.get(tensor)? || self.outputs.wants(&plan.tensors[tensor]) {
-            return None;
-        }
-        let will_run = |step: &usize| self.lock().flow.as_ref().is_some_and(|flow| flow.needs(*step));
-        let mut readers = plan.readers[tensor].iter().filter(|step| will_run(step)).map(|step| &plan.steps[*step]);
-        let Step { model, version, .. } = readers.next()?;
-        // The reader's process can write there, so it must not be memory that another model reads.
-        let is_only = readers.all(|other| other.model == *model && other.version == *version);
-        is_only.then(|| self.models.input_memory(model, *version)).flatten()
+        self.readers.input_memory(tensor, |step| self.needs(step))
     }
 
-    /// The outputs of a step's answer that the ensemble uses.
-    fn positioned(
+    /// Whether a step has to run for this request.
+    fn needs(&self, step: usize) -> bool {
+        self.lock().flow.as_ref().is_some_and(|flow| flow.needs(step))
+    }
+
+    /// The part of a step's answer that the ensemble uses. Copies of tensors are made here. `position` returns the position of an output among those
+    /// of the step.
+    fn answer(
         &self,
         step: usize,
-        outputs: nerite_request::Outputs,
-        permit: Option<&Arc<ResponsePermit>>,
-    ) -> Vec<(usize, Value)> {
-        let names = &self.plan.steps[step].outputs;
-        let known = outputs.into_iter().filter_map(|output| {
-            let Output { name, datatype, shape, data, placed } = output;
-            let position = names.iter().position(|known| known.name == name)?;
-            Some((position, Value { datatype, shape, data, placed, _permit: permit.cloned() }))
-        });
-        known.collect()
+        mut answer: Recycled<InferResponse>,
+        position: impl Fn(usize) -> Option<usize>,
+    ) -> Result<Answer, Status> {
+        let known = &self.plan.steps[step].outputs;
+        let mut outputs = Vec::with_capacity(known.len());
+        for Output { index, datatype, shape, data, placed, .. } in std::mem::take(&mut answer.outputs) {
+            let found = position(index).and_then(|position| Some((position, known.get(position)?.tensor)));
+            let Some((position, tensor)) = found else { continue };
+            let is_for_client = self.plan.output_index(tensor).is_some_and(|output| self.outputs.wants(output));
+            let will_run = |step| self.needs(step);
+            let copies = self.readers.copies(tensor, &data, will_run, is_for_client)?;
+            // A tensor in input memory does not count as placed, because other processes can write to it. The client gets a copy.
+            let placed = placed && copies.is_none();
+            let value = Value { datatype, shape, data, placed, copies, _permit: answer.permit.clone() };
+            outputs.push((position, value));
+        }
+        Ok(Answer { outputs, parameters: std::mem::take(&mut answer.parameters) })
     }
 
     /// Sends a response with these outputs.
     fn send(self: &Arc<Run>, tensors: Vec<(TensorIndex, Value)>, last: Option<Times>, parameters: Parameters) {
-        let tensors = tensors.into_iter().map(|(tensor, value)| (self.plan.tensors[tensor].as_str(), value));
+        let tensors = tensors.into_iter().filter_map(|(tensor, value)| {
+            let index = self.plan.output_index(tensor)?;
+            Some(Sent { index, name: &self.plan.tensors[tensor], value })
+        });
         let sent = match last {
             None => self.outputs.send(tensors, parameters),
             Some(mut times) => {
-                times.infer_ends();
+                times.mark_infer_end();
                 self.meter.batch(self.rows, &times);
                 self.outputs.finish(tensors, parameters, times);
                 Ok(())
@@ -300,7 +303,7 @@ impl Run {
 
     /// Ends the request: nothing runs any more, and `sent` responses were sent.
     fn end(&self, sent: usize, mut times: Times) {
-        times.infer_ends();
+        times.mark_infer_end();
         self.meter.batch(self.rows, &times);
         if sent > 0 || self.plan.is_decoupled {
             return self.outputs.end(times);
@@ -316,14 +319,46 @@ impl Run {
 
     /// Ends the request with an error, and cancels the steps that still run.
     fn fail(&self, Failure { error, mut times, others }: Failure) {
-        times.infer_ends();
+        times.mark_infer_end();
         self.outputs.fail(error, times);
         // A step that waits is answered within this call, so no lock may be held.
-        others.iter().for_each(Cancel::cancel);
+        // If the client has gone, steps of sequences were already allowed to run on. `time_out` does not allow that once more.
+        let end = if self.client.is_cancelled() { Cancel::time_out } else { Cancel::cancel };
+        others.iter().for_each(end);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Applies an event, which may end the request.
+    fn apply(&mut self, event: Event) -> Option<Failure> {
+        match event {
+            Event::Answered { branch, step, answer, is_last, is_only } => {
+                if is_last {
+                    self.running.remove(&(branch, step));
+                }
+                self.sequence.take_over(&answer.parameters);
+                if let Some(flow) = &mut self.flow {
+                    flow.answered(branch, step, answer.outputs, is_last, is_only);
+                }
+                None
+            }
+            Event::Ended { branch, step } => {
+                self.running.remove(&(branch, step));
+                if let Some(flow) = &mut self.flow {
+                    flow.ended(branch, step);
+                }
+                None
+            }
+            Event::Failed(error) => {
+                self.flow = None;
+                let others = self.running.drain().map(|(_, cancel)| cancel).collect();
+                Some(Failure { error, times: self.times, others })
+            }
+        }
     }
 }
 
@@ -346,20 +381,43 @@ struct StepReply {
     run: Arc<Run>,
     branch: Branch,
     step: usize,
+    /// The index of each output of the step, in the configuration of its model.
+    indices: SmallVec<[usize; 4]>,
     has_answered: bool,
     trace: Option<Arc<RequestTrace>>,
 }
 
+impl StepReply {
+    /// The position of an output among those of the step. `None` if the step does not use it.
+    fn position(&self, index: usize) -> Option<usize> {
+        self.indices.iter().position(|known| *known == index)
+    }
+
+    /// The tensor of an output of the step.
+    fn tensor(&self, index: usize) -> Option<TensorIndex> {
+        Some(self.run.plan.steps[self.step].outputs.get(self.position(index)?)?.tensor)
+    }
+}
+
 impl Deliver for StepReply {
+    fn admitted(&mut self, wanted: &WantedOutputs) {
+        // The request named the outputs of the step in their order.
+        self.indices = wanted.indexed().map(|(index, _)| index).collect();
+    }
+
     fn deliver(&mut self, mut response: Response) {
         if let (Response::Part(answer), Some(window)) = (&mut response, self.window()) {
             answer.permit = Some(window.permit(answer.inline_bytes()));
         }
         let (branch, step) = (self.branch, self.step);
         let is_only = !std::mem::replace(&mut self.has_answered, true);
+        let answered = |answer, is_last, is_only| match self.run.answer(step, answer, |index| self.position(index)) {
+            Ok(answer) => Event::Answered { branch, step, answer, is_last, is_only },
+            Err(error) => Event::Failed(error),
+        };
         self.run.take(match response {
-            Response::Part(answer) => Event::Answered { branch, step, answer, is_last: false, is_only: false },
-            Response::Final(answer) => Event::Answered { branch, step, answer, is_last: true, is_only },
+            Response::Part(answer) => answered(answer, false, false),
+            Response::Final(answer) => answered(answer, true, is_only),
             Response::End => Event::Ended { branch, step },
             Response::Failed { error, .. } => {
                 let message = format!("in ensemble '{}', {}", self.run.ensemble, error.message);
@@ -386,25 +444,20 @@ impl Deliver for StepReply {
 
     fn takes_shared(&self) -> bool {
         // Another step reads the output there. `Outputs` copies outputs that are sent to the client.
-        self.run.plan.may_share
+        self.run.plan.may_share.get(self.step).copied().unwrap_or_default()
     }
 
-    fn input_memory(&self, output: &str) -> Option<Arc<dyn InputMemory>> {
-        let outputs = &self.run.plan.steps[self.step].outputs;
-        let output = outputs.iter().find(|known| known.name == output)?;
-        self.run.input_memory(output.tensor)
+    fn input_memory(&self, output: usize) -> Option<Arc<dyn InputMemory>> {
+        self.run.input_memory(self.tensor(output)?)
     }
 
     fn window(&self) -> Option<Arc<ResponseWindow>> {
-        // After the end of the request no window is needed.
+        // No window is needed after the end of the request.
         self.run.windows.get(self.step).filter(|_| self.run.outputs.is_open()).cloned()
     }
 
     fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
-        let mut outputs = self.run.plan.steps[self.step].outputs.iter();
-        match outputs.find(|output| output.name == query.output) {
-            Some(output) => self.run.outputs.offered(&self.run.plan.tensors[output.tensor], query.bytes),
-            None => Ok(None),
-        }
+        let output = self.tensor(query.index).and_then(|tensor| self.run.plan.output_index(tensor));
+        output.map_or(Ok(None), |output| self.run.outputs.offered(output, query.bytes))
     }
 }

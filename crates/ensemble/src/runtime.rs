@@ -24,6 +24,10 @@ impl Runtime for Ensemble {
         "this server's own models".to_owned()
     }
 
+    fn leaves_files_unchanged(&self) -> bool {
+        true
+    }
+
     /// An ensemble is decoupled if one of its steps is, whatever its configuration says.
     fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
         let decoupled = members(&context.config, &context.models)?.iter().any(|member| member.decoupled());
@@ -80,7 +84,7 @@ struct EnsembleInstance {
 impl Instance for EnsembleInstance {
     fn run(&mut self, batch: Batch) {
         for job in batch.jobs {
-            if job.is_cancelled() {
+            if job.is_stopped() {
                 job.refuse(Status::new(Code::Cancelled, ""));
             } else {
                 Run::start(&self.plan, &self.name, &self.models, &batch.meter, job);

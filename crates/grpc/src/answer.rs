@@ -1,7 +1,5 @@
 //! How is a call's answer built for HTTP/2?
 
-use std::sync::Arc;
-
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use nerite_budget::Charge;
@@ -20,7 +18,7 @@ pub(crate) type Answer = Response<Body>;
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
-/// The list of headers of an answer, made of that of its request if that is not large.
+/// An empty header list for an answer. It reuses the memory of the request's header list if that list is not large.
 pub(crate) fn emptied(mut headers: HeaderMap) -> HeaderMap {
     headers.clear();
     if headers.capacity() <= KEPT_HEADERS_MAX { headers } else { HeaderMap::new() }
@@ -41,14 +39,14 @@ pub(crate) fn message(
     chunks: Chunks,
     headers: HeaderMap,
     encoding: Option<HeaderValue>,
-    call: Arc<Call>,
+    call: Call,
     charge: Charge,
 ) -> Answer {
     with(Body::message(charge_answer(chunks, charge), call), headers, encoding)
 }
 
 /// An answer with any number of messages, and a status at the end.
-pub(crate) fn stream(stream: StreamBody, encoding: Option<HeaderValue>, call: Arc<Call>) -> Answer {
+pub(crate) fn stream(stream: StreamBody, encoding: Option<HeaderValue>, call: Call) -> Answer {
     with(Body::stream(stream, call), HeaderMap::new(), encoding)
 }
 

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
@@ -18,18 +17,18 @@ use crate::stream::StreamBody;
 /// The body of a response. Its call is in progress until the body has been sent.
 pub(crate) struct Body {
     kind: Kind,
-    call: Option<Arc<Call>>,
+    call: Option<Call>,
 }
 
 /// Bytes of an answer. They keep their call in progress until they are sent.
 #[derive(Debug)]
 pub(crate) struct Piece {
     bytes: Bytes,
-    call: Option<Arc<Call>>,
+    call: Option<Call>,
 }
 
 enum Kind {
-    /// No message. The status is in the headers.
+    /// No more frames. An answer without messages has its status in the headers.
     Nothing,
     /// One message, then the status.
     Message(smallvec::IntoIter<[Bytes; 2]>),
@@ -42,13 +41,13 @@ impl Body {
         Body { kind: Kind::Nothing, call: None }
     }
 
-    pub(crate) fn message(chunks: Chunks, call: Arc<Call>) -> Body {
+    pub(crate) fn message(chunks: Chunks, call: Call) -> Body {
         call.set_phase(CallPhase::Answer);
         call.progress.wait_for(Awaited::Write);
         Body { kind: Kind::Message(chunks.into_iter()), call: Some(call) }
     }
 
-    pub(crate) fn stream(stream: StreamBody, call: Arc<Call>) -> Body {
+    pub(crate) fn stream(stream: StreamBody, call: Call) -> Body {
         Body { kind: Kind::Stream(Box::new(stream)), call: Some(call) }
     }
 }
@@ -85,7 +84,7 @@ impl http_body::Body for Body {
             },
         };
         if let Some(call) = &this.call {
-            // The frame before was sent, because the library now polls for the next one.
+            // The previous frame was sent, because the library now polls for the next one.
             call.progress.send(1);
             call.progress.wait_for(Awaited::Write);
             call.set_phase(CallPhase::Answer);

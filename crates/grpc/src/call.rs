@@ -59,7 +59,8 @@ impl Call {
         })
     }
 
-    /// Whether it changes something of the server, for access rules. The calls of settings also only read them: `api` is asked again before a change.
+    /// Whether the call changes something of the server, for access rules. Whether a settings call does is known only after its message was read, so
+    /// `Api::allow_change` checks it then.
     pub(crate) fn changes(self) -> bool {
         match self {
             Call::RepositoryModelLoad

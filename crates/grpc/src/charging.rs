@@ -6,7 +6,8 @@ use nerite_wire::proto::Chunks;
 
 use crate::limits::CHARGED_ANSWER_BYTES_MIN;
 
-/// Adds a message to the charge of its call. The charge lasts until the socket has taken the last piece.
+/// Adds a long message to the charge of its call, which is then held until the socket has taken the last piece. For a short message, the charge is
+/// dropped here.
 pub(crate) fn charge_answer(mut chunks: Chunks, mut charge: Charge) -> Chunks {
     let len: usize = chunks.iter().map(Bytes::len).sum();
     if len >= CHARGED_ANSWER_BYTES_MIN

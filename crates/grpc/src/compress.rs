@@ -6,7 +6,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue};
 use nerite_budget::{Account, Charge};
 use nerite_compress::{Encoding, InflateError, Lane, Level, Sink, compress};
-use nerite_listen::Gate;
+use nerite_listen::BodyReadLimit;
 use nerite_memory::{GrowableBuffer, NoMemory, Reason, Slot, count_copied};
 use nerite_request::Status;
 use nerite_wire::proto::{Chain, Chunks, Gather, MESSAGE_BYTES_MAX, PREFIX_BYTES};
@@ -59,15 +59,15 @@ struct Inflated {
     filled: usize,
     /// Charge for these bytes.
     charge: Charge,
-    gate: Gate,
+    read_limit: BodyReadLimit,
 }
 
 /// The piece that is being filled.
 enum Piece {
     /// The first pieces. Most messages have no others.
     Small(Vec<u8>),
-    /// A block, whose memory is returned to the system when it is freed. The allocator of small pieces keeps memory for each thread, and returns
-    /// none of it while a neighbour is in use.
+    /// A block, whose memory is returned to the system when it is freed. The allocator of small pieces keeps freed memory for each thread. It does
+    /// not return that to the system while memory next to it is in use.
     Large(Slot),
 }
 
@@ -75,7 +75,7 @@ impl Inflated {
     fn new(account: &Account) -> Inflated {
         // The length is not known, but most compressed messages are large.
         let (gather, piece) = (Gather::new(usize::MAX), Piece::Small(Vec::new()));
-        Inflated { gather, piece, filled: 0, charge: account.charge(0), gate: Gate::new(account) }
+        Inflated { gather, piece, filled: 0, charge: account.charge(0), read_limit: BodyReadLimit::new(account) }
     }
 
     fn push(&mut self) -> Result<(), Status> {
@@ -142,7 +142,7 @@ impl Sink for Inflated {
     }
 
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        self.gate.poll_open(cx, self.charge.bytes()).map_err(|shed| Status::unavailable(shed.to_string()))
+        self.read_limit.poll_ready(cx, self.charge.bytes()).map_err(|shed| Status::unavailable(shed.to_string()))
     }
 }
 
@@ -195,7 +195,7 @@ impl Compression {
     }
 }
 
-/// A buffer with the prefix of a compressed message. Its length is not known yet.
+/// A buffer with the prefix of a compressed message. `framed_again` writes the length into the prefix.
 fn prefix_buffer() -> Result<GrowableBuffer, NoMemory> {
     let mut buffer = GrowableBuffer::with_capacity(0)?;
     buffer.push(&[1; PREFIX_BYTES])?;

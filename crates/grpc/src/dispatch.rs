@@ -1,4 +1,4 @@
-//! Which call is a request, and is it allowed?
+//! Which call does a request make, and is the call allowed?
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -34,7 +34,7 @@ const OK: u32 = 0;
 pub(crate) async fn dispatch(
     server: Arc<ServerState>,
     lane: Lane,
-    this: Arc<serve::Call>,
+    this: serve::Call,
     request: Request<Incoming>,
 ) -> Result<Answer, Infallible> {
     if request.method() != Method::POST {
@@ -49,7 +49,7 @@ pub(crate) async fn dispatch(
 async fn call(
     server: Arc<ServerState>,
     lane: Lane,
-    this: Arc<serve::Call>,
+    this: serve::Call,
     request: Request<Incoming>,
 ) -> Result<Answer, Failure> {
     let (head, body) = request.into_parts();
@@ -68,7 +68,7 @@ async fn call(
     let headers = answer::emptied(headers);
     let encoding = begun.compression.as_ref().map(Compression::header);
     if call == Call::ModelStreamInfer {
-        return Ok(answer::stream(StreamBody::new(server, Arc::clone(&this), begun), encoding, this));
+        return Ok(answer::stream(StreamBody::new(server, this.clone(), begun), encoding, this));
     }
     let Begun { deadline, messages, forwarded, compression, charge, .. } = begun;
     let chunks = {
@@ -79,7 +79,7 @@ async fn call(
     Ok(answer::message(chunks, headers, encoding, this, charge))
 }
 
-/// The failure of a call, which is noted for the log.
+/// Notes the code of a failure for the log line of the call, and returns the failure.
 fn noted(server: &ServerState, failure: Failure) -> Failure {
     server.api.note_status(failure.code());
     failure
@@ -88,14 +88,14 @@ fn noted(server: &ServerState, failure: Failure) -> Failure {
 fn begin(
     server: &ServerState,
     lane: Lane,
-    this: &Arc<serve::Call>,
+    this: &serve::Call,
     call: Call,
     head: &Parts,
     body: Incoming,
 ) -> Result<Begun, Failure> {
     let is_infer = matches!(call, Call::ModelInfer | Call::ModelStreamInfer);
     if is_infer {
-        server.api.check_taking_on().map_err(|_| Failure::STOPPING)?;
+        server.api.check_accepting().map_err(|_| Failure::STOPPING)?;
     }
     let bytes_max = message_bytes_max(&server.api, call)?;
     let inflated_bytes_max = server.api.inflated_bytes_max().min(bytes_max as u64);
@@ -104,7 +104,8 @@ fn begin(
         MessageFormat { encoding: request_encoding(&head.headers)?, bytes_max, inflated_bytes_max, part_bytes };
     let level = server.options.response_compression;
     let compression = Compression::of_response(&head.headers, level, &lane).filter(|_| is_infer);
-    let messages = Messages::new(body, format, lane, Arc::clone(this), server);
+    let messages = Messages::new(body, format, lane, this.clone(), server);
+    let messages = if is_infer { messages.booked_at(&server.api) } else { messages };
     let deadline = Deadline::from_headers(&head.headers);
     let forwarded = Forwarded::of(&server.api, &head.headers);
     let is_strict = head.headers.get("triton_grpc_error").is_some_and(|value| value == "true");
@@ -133,10 +134,10 @@ async fn unary(
 ) -> Result<Chunks, Failure> {
     let is_infer = call == Call::ModelInfer;
     let clock = if is_infer { server.api.trace_clock() } else { TraceClock::OFF };
-    // Once the whole message has arrived, the server does not wait for the client, and a stop waits for the answer.
+    // Once the whole message has arrived, the server does not wait for the client, and a stop of the server waits for the answer.
     let on_complete = || {
         this.set_phase(CallPhase::Compute);
-        is_infer.then(|| server.api.take_on()).transpose().map_err(|_| Failure::STOPPING)
+        is_infer.then(|| server.api.accept_inference()).transpose().map_err(|_| Failure::STOPPING)
     };
     let received = messages.only(on_complete).await;
     drop(messages);

@@ -1,17 +1,18 @@
 //! Which task polls the calls of a connection?
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use nerite_listen::{Overdue, Peers, StallTimer, TimeLimits};
 use nerite_request::Peer;
-use nerite_watchdog::{Flow, FrontEnd, busy_for, fair_unpin};
+use nerite_watchdog::{FairPolls, Flow, FrontEnd, busy_for};
+use tokio::time::Sleep;
 
-use crate::serve::{Call, Link};
+use crate::serve::{Call, ConnectionCalls};
 
 /// If a poll of a connection has taken this long, it spawns further calls as tasks without polling them first.
 const IN_PLACE_MAX: Duration = Duration::from_millis(2);
@@ -27,14 +28,14 @@ pub(crate) struct FirstPollInPlace(Arc<ExecutorState>);
 #[derive(Debug)]
 pub(crate) struct ExecutorState {
     /// The connection's calls.
-    pub(crate) link: Arc<Link>,
+    pub(crate) connection_calls: Arc<ConnectionCalls>,
     /// The limits on how long clients may keep the server waiting.
     pub(crate) times: TimeLimits,
-    /// Counts the calls that exceed them.
+    /// Counts the calls that exceed the limits.
     pub(crate) peers: Arc<Peers>,
     /// The client.
     pub(crate) peer: Peer,
-    /// The flow that their processor time is charged to.
+    /// The flow that is charged for the processor time of the calls.
     pub(crate) flow: Flow,
 }
 
@@ -44,23 +45,26 @@ impl FirstPollInPlace {
     }
 
     /// Spawns a call as a task.
-    fn spawn<F: Future<Output = ()> + Send + Unpin + 'static>(&self, call: F, state: Option<Arc<Call>>) {
-        let flow = &self.0.flow;
-        match state {
-            Some(state) => {
-                let timer = StallTimer::new(self.0.times);
-                let waiting = Waiting { call, state, timer, shared: Arc::clone(&self.0) };
-                drop(tokio::spawn(fair_unpin(FrontEnd::Grpc, flow, waiting)));
-            }
-            None => drop(tokio::spawn(fair_unpin(FrontEnd::Grpc, flow, call))),
-        }
+    fn spawn<F: Future<Output = ()> + Send + Unpin + 'static>(&self, mut call: F, state: Option<Call>) {
+        let mut polls = FairPolls::new(FrontEnd::Grpc, &self.0.flow);
+        let mut limited =
+            state.map(|state| Limited { state, timer: StallTimer::new(self.0.times), shared: Arc::clone(&self.0) });
+        drop(tokio::spawn(async move {
+            // The timer is stored in the task, so that it needs no box.
+            let mut sleep = pin!(None);
+            let mut poll = |cx: &mut Context<'_>| match &mut limited {
+                Some(limited) => limited.poll(cx, &mut call, sleep.as_mut()),
+                None => Pin::new(&mut call).poll(cx),
+            };
+            poll_fn(|cx| polls.poll(cx, &mut poll)).await;
+        }));
     }
 }
 
 /// A call can be moved after its first poll, because its service's future is in a box.
 impl<F: Future<Output = ()> + Send + Unpin + 'static> hyper::rt::Executor<F> for FirstPollInPlace {
     fn execute(&self, mut call: F) {
-        let state = self.0.link.take_next();
+        let state = self.0.connection_calls.take_next();
         if busy_for() > IN_PLACE_MAX {
             return self.spawn(call, state);
         }
@@ -75,31 +79,34 @@ impl<F: Future<Output = ()> + Send + Unpin + 'static> hyper::rt::Executor<F> for
     }
 }
 
-/// A call that waits. It is dropped, which resets its stream, if its client keeps the server waiting for too long.
-struct Waiting<F> {
-    call: F,
-    state: Arc<Call>,
+/// The limits on how long the client of a waiting call may keep the server waiting.
+struct Limited {
+    state: Call,
     timer: StallTimer,
     shared: Arc<ExecutorState>,
 }
 
-impl<F: Future<Output = ()> + Unpin> Future for Waiting<F> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let this = self.get_mut();
+impl Limited {
+    /// Polls the call. Ready also if the client keeps the server waiting for too long. Then the call must be dropped, which resets its stream.
+    fn poll<F: Future<Output = ()> + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        call: &mut F,
+        mut sleep: Pin<&mut Option<Sleep>>,
+    ) -> Poll<()> {
         loop {
-            if Pin::new(&mut this.call).poll(cx).is_ready() {
+            if Pin::new(&mut *call).poll(cx).is_ready() {
                 return Poll::Ready(());
             }
-            let Poll::Ready(overdue) = this.timer.poll(cx, &this.state.progress) else { return Poll::Pending };
-            this.shared.peers.note_ended(&this.shared.peer, overdue);
-            if overdue != Overdue::Body || this.state.gave_up() {
+            let stalled = self.timer.poll(cx, &self.state.progress, sleep.as_mut());
+            let Poll::Ready(overdue) = stalled else { return Poll::Pending };
+            self.shared.peers.note_ended(&self.shared.peer, overdue);
+            if overdue != Overdue::Body || self.state.gave_up() {
                 return Poll::Ready(());
             }
             // The client gets the reason, if it still reads.
-            this.state.give_up();
-            this.timer.set_limits(this.shared.times);
+            self.state.give_up();
+            self.timer.set_limits(self.shared.times);
         }
     }
 }
@@ -117,7 +124,7 @@ mod tests {
 
     fn executor() -> FirstPollInPlace {
         FirstPollInPlace::new(ExecutorState {
-            link: Link::new(Arc::new(Progress::new(Awaited::Head))),
+            connection_calls: ConnectionCalls::new(Arc::new(Progress::new(Awaited::Head))),
             times: TimeLimits::default(),
             peers: Peers::new(ConnectionLimits::for_descriptors(64)),
             peer: Peer::Unknown,
@@ -181,15 +188,15 @@ mod tests {
     /// Executes a call that never ends by itself. Returns the time after which it was dropped.
     async fn ended_after(awaited: Awaited, gives_up: bool) -> (u64, bool) {
         let executor = executor();
-        let call = executor.0.link.begin_call(&Arc::default());
+        let call = executor.0.connection_calls.begin_call(&Arc::default());
         call.progress.wait_for(awaited);
-        let state = Arc::clone(&call);
+        let state = call.clone();
         let begun = tokio::time::Instant::now();
         executor.execute(std::future::poll_fn(move |_| {
             let _held = &call;
             if gives_up && call.gave_up() { Poll::Ready(()) } else { Poll::Pending }
         }));
-        while Arc::strong_count(&state) > 1 {
+        while state.owners() > 1 {
             tokio::time::sleep(std::time::Duration::from_secs(1)).await;
         }
         (begun.elapsed().as_secs(), state.gave_up())

@@ -60,7 +60,8 @@ impl Failure {
         Failure::new(RESOURCE_EXHAUSTED, format!("SERVER: Received message larger than max ({len} vs. {max})"))
     }
 
-    /// A compressed message that would inflate to more bytes than allowed. Messages of its call may have `bytes_max` bytes, and no option raises that.
+    /// A compressed message that would inflate to more bytes than allowed. `bytes_max` is the limit for every message of its call. If that limit was
+    /// exceeded, the text names no option, because none raises it.
     pub(crate) fn inflates_too_far(cause: &InflateError, bytes_max: usize) -> Failure {
         let text = match cause {
             InflateError::TooLarge { bytes_max: exceeded } if *exceeded == bytes_max as u64 => {
@@ -78,12 +79,12 @@ impl Failure {
         Failure::new(INTERNAL, format!("Unable to parse request: {cause}"))
     }
 
-    /// Its number.
+    /// The status code as a number.
     pub(crate) fn code(&self) -> u32 {
         self.code
     }
 
-    /// Whether a message arrived completely, but could not be decoded.
+    /// Whether a message was missing, incomplete or could not be decoded. Other internal errors have the same code.
     pub(crate) fn is_unreadable(&self) -> bool {
         self.code == INTERNAL
     }

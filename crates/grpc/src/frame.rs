@@ -3,16 +3,15 @@
 use std::future::{Future, poll_fn};
 use std::mem;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use http_body::Body as _;
 use hyper::body::Incoming;
-use nerite_api::Upload;
+use nerite_api::{Api, BodyCounter, Status, Upload};
 use nerite_budget::{Account, Charge};
 use nerite_compress::{Encoding, Lane};
-use nerite_listen::{Awaited, Gate};
+use nerite_listen::{Awaited, BodyReadLimit};
 use nerite_wire::proto::{Chain, Gather, PREFIX_BYTES};
 
 use crate::compress::inflate;
@@ -26,6 +25,8 @@ pub(crate) struct Deframer {
     prefix: [u8; PREFIX_BYTES],
     prefix_len: usize,
     message: Option<PartialMessage>,
+    /// The length of a message whose prefix has arrived, until it is taken.
+    announced: Option<usize>,
     format: MessageFormat,
 }
 
@@ -50,7 +51,7 @@ struct PartialMessage {
 impl Deframer {
     /// A deframer for the messages of a call.
     pub(crate) fn new(format: MessageFormat) -> Deframer {
-        Deframer { prefix: [0; PREFIX_BYTES], prefix_len: 0, message: None, format }
+        Deframer { prefix: [0; PREFIX_BYTES], prefix_len: 0, message: None, announced: None, format }
     }
 
     /// Takes bytes from `bytes` up to the end of the next message. Returns the message once it is complete.
@@ -79,14 +80,14 @@ impl Deframer {
         }))
     }
 
-    /// Bytes in memory of an incomplete message, if they are held until it is complete.
+    /// The length of an incomplete message that is held in memory until it is complete. 0 if it is delivered in parts.
     fn held_bytes(&self) -> usize {
         let held =
             self.message.as_ref().filter(|partial| partial.encoding.is_some() || self.format.part_bytes.is_none());
         held.map_or(0, |partial| partial.gathered + partial.left)
     }
 
-    /// Whether no byte of an incomplete message has arrived.
+    /// Whether the last message is complete, and no byte of the next one has arrived.
     pub(crate) fn is_between(&self) -> bool {
         self.prefix_len == 0 && self.message.is_none()
     }
@@ -113,6 +114,7 @@ impl Deframer {
         let is_held_whole = encoding.is_none() && self.format.part_bytes.is_none();
         let gather = Gather::new(if is_held_whole { left } else { 0 });
         self.message = Some(PartialMessage { left, encoding, gather, gathered: 0 });
+        self.announced = Some(left);
         Ok(true)
     }
 }
@@ -129,12 +131,16 @@ pub(crate) struct Messages {
     lane: Lane,
     /// The message that is being inflated. Nothing is read meanwhile.
     inflating: Option<Inflating>,
-    call: Arc<Call>,
+    call: Call,
     /// Whether the call has only one message, so that the end of the body must follow soon.
     single: bool,
     account: Account,
     unread: UnreadOfCall,
-    gate: Gate,
+    read_limit: BodyReadLimit,
+    /// Books the bytes of messages at the client's token. `None` if the client has no quota of bytes.
+    books: Option<Api>,
+    /// Counts the bytes of the message that is arriving, if they are booked.
+    counter: Option<BodyCounter>,
     /// Charge for the message that is arriving.
     charge: Charge,
     /// Charge for the message that is being inflated.
@@ -156,13 +162,7 @@ impl Message {
 }
 
 impl Messages {
-    pub(crate) fn new(
-        body: Incoming,
-        format: MessageFormat,
-        lane: Lane,
-        call: Arc<Call>,
-        server: &ServerState,
-    ) -> Messages {
+    pub(crate) fn new(body: Incoming, format: MessageFormat, lane: Lane, call: Call, server: &ServerState) -> Messages {
         let account = server.api.account().clone();
         Messages {
             body,
@@ -174,11 +174,24 @@ impl Messages {
             call,
             single: false,
             unread: server.unread.of_call(),
-            gate: Gate::new(&account),
+            read_limit: BodyReadLimit::new(&account),
             charge: account.charge(0),
             compressed_charge: Charge::default(),
             account,
+            books: None,
+            counter: None,
         }
+    }
+
+    /// Books the bytes of these messages at the client's token.
+    pub(crate) fn booked_at(self, api: &Api) -> Messages {
+        Messages { books: api.books_bytes().then(|| api.clone()), ..self }
+    }
+
+    fn book(&mut self) -> Result<(), Failure> {
+        let (Some(api), Some(bytes)) = (&self.books, self.deframer.announced.take()) else { return Ok(()) };
+        self.counter = api.book_message(Some((PREFIX_BYTES + bytes) as u64)).map_err(Status::from)?;
+        Ok(())
     }
 
     /// Whether more bytes must follow soon.
@@ -217,7 +230,7 @@ impl Messages {
         let mut upload = Upload::default();
         let (chain, encoding, charge) = loop {
             match poll_fn(|cx| self.poll_framed(cx)).await?.ok_or(Failure::NO_MESSAGE)? {
-                (Framed::Part(part), _charge) => upload.append(part.into_pieces()).await?,
+                (Framed::Part(part), _charge) => upload.append(&self.account, part.into_pieces()).await?,
                 (Framed::Plain(chain), charge) => break (chain, None, charge),
                 (Framed::Compressed(chain, encoding), charge) => break (chain, Some(encoding), charge),
             }
@@ -228,8 +241,8 @@ impl Messages {
         }
         let found = on_complete()?;
         if !upload.is_empty() {
-            upload.append(chain.into_pieces()).await?;
-            // It is on disk and takes no memory, so nothing is charged.
+            upload.append(&self.account, chain.into_pieces()).await?;
+            // The message is on disk and takes no memory, so nothing is charged.
             return Ok((found, Message { chain: upload.into_bytes()?.into(), charge: Charge::default() }));
         }
         let chain = match encoding {
@@ -246,7 +259,7 @@ impl Messages {
         }
         let next = self.poll_raw(cx);
         match &next {
-            Poll::Pending if self.is_incomplete() && !self.gate.is_closed() => {
+            Poll::Pending if self.is_incomplete() && !self.read_limit.is_waiting() => {
                 self.call.progress.wait_for(Awaited::Body);
             }
             Poll::Ready(Ok(Some(_))) => self.call.progress.begin_request(),
@@ -255,9 +268,9 @@ impl Messages {
         next.map_ok(|next| next.map(|message| (message, self.complete())))
     }
 
-    /// Call this when a message is complete. Returns its charge. Bytes after it in the same frame get a new charge.
+    /// Call this when a message is complete. Returns the charge for the message. Bytes after the message in the same frame get a new charge.
     fn complete(&mut self) -> Charge {
-        self.gate.done();
+        self.read_limit.done();
         mem::replace(&mut self.charge, self.account.charge(self.bytes.len()))
     }
 
@@ -269,9 +282,13 @@ impl Messages {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            // A message may be empty. The rest of a frame is also empty if a message ends with the frame.
+            // The rest of the last frame is read first. It is empty if a message ended with the frame.
             if !self.bytes.is_empty() {
-                if let Some(message) = self.deframer.take(&mut self.bytes)? {
+                let before = self.bytes.len();
+                let complete = self.deframer.take(&mut self.bytes)?;
+                self.book()?;
+                self.counter.iter().for_each(|counter| counter.add(before - self.bytes.len()));
+                if let Some(message) = complete {
                     return Poll::Ready(Ok(Some(message)));
                 }
                 let held_bytes = self.deframer.held_bytes() as u64;
@@ -280,7 +297,7 @@ impl Messages {
                 }
                 continue;
             }
-            if let Err(shed) = ready!(self.gate.poll_open(cx, self.charge.bytes())) {
+            if let Err(shed) = ready!(self.read_limit.poll_ready(cx, self.charge.bytes())) {
                 return Poll::Ready(Err(Failure::shed(&shed)));
             }
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {

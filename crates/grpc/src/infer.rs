@@ -26,9 +26,9 @@ pub(crate) async fn model_infer(
     let read = if chain.is_light() {
         read(server, &under_way, forwarded, chain, clock)?
     } else {
-        let (server, under_way) = (Arc::clone(server), under_way.again());
+        let (reader, under_way) = (Arc::clone(server), under_way.again());
         // Boxed, so that the future of every other inference does not include it.
-        Box::pin(aside(move || read(&server, &under_way, forwarded, chain, clock))).await??
+        Box::pin(aside(server.api.account(), move || read(&reader, &under_way, forwarded, chain, clock))).await??
     };
     let (admission, infer_request) = match read {
         Read::Done(admission, infer_request) => (admission, infer_request),
@@ -40,7 +40,7 @@ pub(crate) async fn model_infer(
     let chunks = if copies_little(&response) {
         encode_unary(response)?
     } else {
-        aside(move || encode_unary(response)).await??
+        aside(server.api.account(), move || encode_unary(response)).await??
     };
     let chunks = match compression {
         // Boxed, so that the future of every other inference does not include it.
@@ -50,7 +50,7 @@ pub(crate) async fn model_infer(
     Ok(sent_by(chunks, sending))
 }
 
-/// The same bytes. When the last of them are sent, that is recorded in the trace.
+/// Attaches `sending` to the last bytes. They drop it when they are sent, and the trace then notes the response as sent.
 pub(crate) fn sent_by(mut chunks: Chunks, sending: Option<Sending>) -> Chunks {
     if let (Some(last), Some(sending)) = (chunks.last_mut(), sending) {
         *last = sending.keep(std::mem::take(last));
@@ -80,7 +80,7 @@ impl Waits {
         under_way: &UnderWay,
     ) -> Result<(Admission, Recycled<InferRequest>), Failure> {
         let Waits { message, forwarded, clock } = *self;
-        server.api.wait_for_model(&message.model).await?;
+        let _loaded = server.api.wait_for_model(&message.model, message.timeout_us()).await?;
         let admission = server.api.admit(under_way.again(), target(&message.model, &message.version), None)?;
         Ok((admission, traced(server, &forwarded, message, clock)?))
     }
@@ -112,7 +112,7 @@ fn read(
     Ok(Read::Done(admission, traced(server, &forwarded, message, clock)?))
 }
 
-/// The request, with a trace if it is traced.
+/// Makes the request of a message. The request gets a trace if it is to be traced.
 fn traced(
     server: &ServerState,
     forwarded: &Forwarded,

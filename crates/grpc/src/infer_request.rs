@@ -5,19 +5,19 @@ use nerite_api::{Api, Protocol, Status, TraceContext};
 use nerite_request::{InferRequest, Parameter, Parameters, Recycled};
 use nerite_wire::proto::{InferMessage, wrong_datatype};
 
-/// What a call's metadata says of its requests. Mostly nothing: it is in a box, so that the future of a call stays small.
+/// The parts of a call's metadata that belong to its requests. Most calls have none, so they are in a box, and the future of a call stays small.
 #[derive(Clone)]
 pub(crate) struct Forwarded(Option<Box<Selected>>);
 
 #[derive(Clone)]
 struct Selected {
-    /// The parameters that it becomes, or the error if it is not allowed.
+    /// The parameters that the metadata becomes, or the error if it is not allowed.
     parameters: Result<Vec<(String, String)>, Status>,
-    /// The client's span that they belong to.
+    /// The client's span that the requests belong to.
     parent: Option<TraceContext>,
 }
 
-/// The request that the message and the metadata make.
+/// Makes a request from a message and its call's metadata. If an input has an unknown datatype, the error names the expected one.
 pub(crate) fn to_infer_request(
     api: &Api,
     forwarded: &Forwarded,

@@ -20,9 +20,9 @@ pub const HEADER_BYTES_AT_ONCE: usize = 8 << 10;
 pub const FRAME_COST_BYTES: usize = 256;
 /// Unread bytes of a connection are counted up to this limit, twice the connection's window.
 pub const UNREAD_BYTES_MAX: usize = 2 * CONNECTION_WINDOW_BYTES as usize;
-/// Smaller answers are included in the charge of their stream.
+/// Smaller answers are not charged.
 pub const CHARGED_ANSWER_BYTES_MIN: usize = 1 << 10;
-/// If a connection is ended because of the memory it held, and it has released that memory, it has this long to tell its client the reason.
+/// How long a connection that was shed, and has released its memory, may take to send its client the reason.
 pub const SHED_LEAVE_MS_MAX: u64 = 1000;
 /// The most requests of one ModelStreamInfer that wait for their answers. The stream is not read further then.
 pub const REQUESTS_PER_STREAM_MAX: usize = 1024;
@@ -30,9 +30,9 @@ pub const REQUESTS_PER_STREAM_MAX: usize = 1024;
 pub const HELD_BYTES_MAX: usize = 16 << 10;
 /// Smaller messages are not compressed, because that would not make them smaller.
 pub const COMPRESS_BYTES_MIN: usize = 64;
-/// Size of the first piece of an inflated message. Further pieces are larger, because most messages are small.
+/// Size of the first piece of an inflated message. It is small, because most messages are small. Each further piece has twice the size.
 pub const INFLATED_SMALL_BYTES_MIN: usize = 4 << 10;
-/// Size of the last small piece.
+/// Size of the largest piece that is made that way.
 pub const INFLATED_SMALL_BYTES_MAX: usize = 32 << 10;
 /// Size of all further pieces.
 pub const INFLATED_PIECE_BYTES: usize = nerite_memory::POOLED_BYTES_MIN;

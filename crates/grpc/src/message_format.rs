@@ -4,7 +4,7 @@ use nerite_compress::{Encoding, InflateError, compressed_bytes_max};
 
 use crate::failure::Failure;
 
-/// What the messages of a call may be.
+/// The allowed sizes and encodings of the messages of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessageFormat {
     /// The most bytes of each message.

@@ -17,11 +17,11 @@ pub struct Options {
     pub keepalive_time: Duration,
     /// The time without an answer to a ping after which the connection is closed.
     pub keepalive_timeout: Duration,
-    /// The most time for a client's TLS handshake.
+    /// The most time for a client's TLS handshake. `None` for no limit.
     pub handshake_max: Option<Duration>,
-    /// The age at which a connection is asked to end.
+    /// The age at which the graceful shutdown of a connection begins. `None` for no limit.
     pub connection_age_max: Option<Duration>,
-    /// The time after that at which it is closed.
+    /// The most time for that shutdown. Then the connection is closed. `None` for no limit.
     pub connection_age_grace: Option<Duration>,
 }
 

@@ -20,7 +20,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::Frame;
-use nerite_api::{Admission, Api, Category, Protocol, Sending, Target, TraceClock, aside, codes};
+use nerite_api::{Admission, Api, Category, LoadedModel, Protocol, Sending, Target, TraceClock, aside, codes};
 use nerite_budget::Charge;
 use nerite_listen::Awaited;
 use nerite_request::{Cancel, InferRequest, InferResponse, Recycled, Response, Status};
@@ -42,7 +42,7 @@ use order::{Item, Order, ReadyResponse};
 /// A ModelStreamInfer in progress.
 pub(crate) struct StreamBody {
     server: Arc<ServerState>,
-    call: Arc<Call>,
+    call: Call,
     forwarded: Forwarded,
     compression: Option<Compression>,
     /// The message that is being compressed. Nothing else is sent meanwhile.
@@ -60,13 +60,14 @@ pub(crate) struct StreamBody {
     order: Order,
     /// The unsent rest of the message that is being sent.
     chunks: smallvec::IntoIter<[Bytes; 2]>,
-    /// A large request that is being decoded or started on another thread. The next one is read after it, so that requests start in their order.
+    /// A request that waits for its model, or a large one that is being decoded or started on another thread. The next request is read after it, so
+    /// that requests start in their order.
     beginning: Option<Aside<WorkDone>>,
     /// A large response that is being encoded on another thread.
     writing: Option<Aside<Result<Chunks, Status>>>,
     /// The error with which the stream will end.
     failure: Option<Failure>,
-    /// Whether a request has come. The quotas counted the first one with the call.
+    /// Whether a request has arrived. The quotas counted the first request together with the call.
     has_requests: bool,
 }
 
@@ -86,17 +87,17 @@ struct Incoming {
     infer_request: Result<Recycled<InferRequest>, Status>,
     /// Charge for the request.
     charge: Charge,
-    /// Whether it has waited for its model.
+    /// Whether it has waited for its model, or must not wait for it because it is not allowed.
     has_waited: bool,
-    /// The server as the client sees it for this request, where that differs from the call.
+    /// The API for this request, if it differs from that of the call.
     own: Option<Api>,
 }
 
 impl Incoming {
     /// The request after the load of its model has ended with the result `loaded`.
-    fn admitted_again(self, api: &Api, loaded: Result<(), Status>) -> Incoming {
+    fn admitted_again(self, api: &Api, loaded: Result<LoadedModel, Status>) -> Incoming {
         let Item { id, model, version, cancel, trace, .. } = &*self.item;
-        let admission = loaded.and_then(|()| api.accept(Target::of_any(model, version)));
+        let admission = loaded.and_then(|_loaded| api.accept(Target::of_any(model, version)));
         let item = Arc::new(Item {
             id: id.clone(),
             model: model.clone(),
@@ -134,13 +135,13 @@ impl Incoming {
         let trace = infer_request.as_ref().ok().and_then(|infer_request| infer_request.trace.clone());
         let decoupled = admission.as_ref().is_ok_and(Admission::is_decoupled);
         let item = Arc::new(Item { id, model, version, decoupled, cancel: Cancel::new(), trace });
-        // What is not allowed waits for no model.
+        // A request that is not allowed counts as one that has waited, so that it does not wait for its model.
         Ok(Incoming { item, admission, infer_request, charge, has_waited, own })
     }
 }
 
 impl StreamBody {
-    pub(crate) fn new(server: Arc<ServerState>, call: Arc<Call>, begun: Begun) -> StreamBody {
+    pub(crate) fn new(server: Arc<ServerState>, call: Call, begun: Begun) -> StreamBody {
         let Begun { messages, deadline, compression, forwarded, is_strict, charge } = begun;
         server.api.silence_call();
         StreamBody {
@@ -277,22 +278,23 @@ impl StreamBody {
             self.admit(incoming);
             return Ok(());
         }
-        let (server, forwarded) = (Arc::clone(&self.server), self.forwarded.clone());
+        let (api, server, forwarded) = (self.server.api.clone(), Arc::clone(&self.server), self.forwarded.clone());
         self.beginning = Some(Box::pin(async move {
-            let read = aside(move || Incoming::read(&server, &forwarded, message, clock, allowed)).await;
+            let read = aside(api.account(), move || Incoming::read(&server, &forwarded, message, clock, allowed)).await;
             WorkDone::Read(read.unwrap_or_else(|status| Err(status.into())).map(Box::new))
         }));
         Ok(())
     }
 
-    /// Enters a request into the order, and starts it once its model is loaded.
+    /// Adds a request to the order and starts it, after the load of its model if that is needed. No other request is read meanwhile.
     fn admit(&mut self, incoming: Incoming) {
         if incoming.admission.is_ok() || incoming.has_waited || !self.server.api.must_wait_for(&incoming.item.model) {
             return self.admit_now(incoming);
         }
         let api = incoming.own.clone().unwrap_or_else(|| self.server.api.clone());
         self.beginning = Some(Box::pin(async move {
-            let loaded = api.wait_for_model(&incoming.item.model).await;
+            let timeout_us = incoming.infer_request.as_ref().map_or(0, |infer_request| infer_request.timeout_us);
+            let loaded = api.wait_for_model(&incoming.item.model, timeout_us).await;
             WorkDone::Read(Ok(Box::new(incoming.admitted_again(&api, loaded))))
         }));
     }
@@ -300,12 +302,12 @@ impl StreamBody {
     fn admit_now(&mut self, Incoming { item, admission, infer_request, charge, own, .. }: Incoming) {
         let api = own.unwrap_or_else(|| self.server.api.clone());
         let number = self.order.admit(Arc::clone(&item));
-        // What is wrong with its tensors counts only if the request is admitted.
+        // If the request is not admitted, the client gets that error, and not one about the tensors.
         let admitted = admission.and_then(|admission| Ok((admission, infer_request?)));
         let begun = admitted.and_then(|(admission, infer_request)| {
             let sink = self.mailbox.sink(number, infer_request.empty_final, charge);
             let cancel = item.cancel.clone();
-            if infer_request.is_light() {
+            if api.may_begin_here(&infer_request) {
                 return api.infer_stream(admission, infer_request, cancel, sink);
             }
             let api = api.clone();
@@ -324,8 +326,8 @@ impl StreamBody {
         }
     }
 
-    /// Encodes one response. If the stream is strict, an error ends the stream, unless no queue took the request: as in Triton the stream then
-    /// goes on.
+    /// Encodes one response. If the stream is strict, an error ends the stream. As in Triton, the stream goes on if the request was refused before it
+    /// was queued.
     fn send(&mut self, item: &Item, response: order::StreamAnswer) {
         if let order::StreamAnswer::Response(response) = &response {
             self.mailbox.sent(response);
@@ -354,7 +356,8 @@ impl StreamBody {
                         .or_else(|error| encode_error(otherwise, &error, Some(last)))
                 };
                 if !inline {
-                    self.writing = Some(Box::pin(async move { aside(write).await? }));
+                    let written = aside(self.server.api.account(), write);
+                    self.writing = Some(Box::pin(async move { written.await? }));
                     return;
                 }
                 write()

@@ -29,7 +29,8 @@ use crate::failure::Failure;
 
 /// Memory is reserved before this many bytes or more are decoded from a message.
 const RESERVED_BYTES_MIN: usize = 1 << 20;
-/// Decoded bytes for each byte of a message: an empty string of two bytes takes 24 bytes, in a vector with twice the capacity.
+/// Bytes that are reserved for each byte of a message. For example, an empty string has two bytes in a message. Decoded, it takes 24 bytes, in a
+/// vector that may have twice the capacity.
 const READ_GROWTH: usize = 64;
 /// The same for files, which are copied if they arrived in pieces.
 const FILE_GROWTH: usize = 1;
@@ -60,7 +61,7 @@ fn read<M: Message + Default>(message: Chain) -> Result<M, Failure> {
     Ok(M::decode(message.into_reader())?)
 }
 
-/// The model's name and the load options. Files are not copied.
+/// Decodes the model's name and the load options. Files are copied only if they arrived in pieces.
 fn read_load(message: Chain) -> Result<(String, LoadOptions), Failure> {
     check_load_parameters(&message)?;
     let _reservation = reserve(&message, FILE_GROWTH)?;
@@ -71,7 +72,7 @@ fn read_load(message: Chain) -> Result<(String, LoadOptions), Failure> {
 
 /// Reserves memory for decoding a message: `growth` bytes for each of its bytes.
 fn reserve(message: &Chain, growth: usize) -> Result<MemoryReservation, Failure> {
-    // A message in one piece is not copied. A load in one piece may be a file.
+    // The files of a load that is in one piece are not copied. That piece may lie on disk.
     if message.len() < RESERVED_BYTES_MIN || message.count() == 1 && growth == FILE_GROWTH {
         return Ok(MemoryReservation::none());
     }
@@ -91,6 +92,7 @@ async fn health(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure
         }
         Call::ModelReady => {
             let request: ModelReadyRequest = read(message)?;
+            api.note_inference(&request.name, &request.version, "");
             framed(&ModelReadyResponse { ready: api.model_ready(&request.name, &request.version).await? })
         }
         _ => {
@@ -105,29 +107,32 @@ async fn describe(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failu
     match call {
         Call::ServerMetadata => {
             let ServerMetadataRequest {} = read(message)?;
-            framed(&ServerMetadataResponse::from(api.server_report()?))
+            framed(&ServerMetadataResponse::from(api.server_report()))
         }
         Call::ModelMetadata => {
             let request: ModelMetadataRequest = read(message)?;
             let ModelMetadataRequest { name, version } = &request;
+            api.note_inference(name, version, "");
             let report = api.find_or_load(name, || api.model_report(name, version)).await?;
             framed(&ModelMetadataResponse::from(report))
         }
         Call::ModelConfig => {
             let request: ModelConfigRequest = read(message)?;
             let ModelConfigRequest { name, version } = &request;
+            api.note_inference(name, version, "");
             let config = api.find_or_load(name, || api.model_config(name, version)).await?;
             let is_short = config.encoded_len() <= INLINE_WORK_BYTES_MAX;
             let write = move || framed(&ModelConfigResponse { config: Some(config.as_ref().clone()) });
-            if is_short { write() } else { aside(write).await? }
+            if is_short { write() } else { aside(api.account(), write).await? }
         }
         _ => {
             let request: ModelStatisticsRequest = read(message)?;
-            let (api, is_one) = (api.clone(), !request.name.is_empty());
+            api.note_inference(&request.name, &request.version, "");
+            let (reader, is_one) = (api.clone(), !request.name.is_empty());
             let write =
-                move || framed(&ModelStatisticsResponse::from(api.statistics(&request.name, &request.version)?));
+                move || framed(&ModelStatisticsResponse::from(reader.statistics(&request.name, &request.version)?));
             // There may be many models.
-            if is_one { write() } else { aside(write).await? }
+            if is_one { write() } else { aside(api.account(), write).await? }
         }
     }
 }
@@ -137,15 +142,15 @@ async fn repository(api: &Api, call: Call, message: Chain) -> Result<Chunks, Fai
         Call::RepositoryIndex => {
             let request: RepositoryIndexRequest = read(message)?;
             check_repository(&request.repository_name)?;
-            let api = api.clone();
-            let write = move || framed(&RepositoryIndexResponse::from(api.index(request.ready)?));
-            on_disk(write).await?
+            let reader = api.clone();
+            let write = move || framed(&RepositoryIndexResponse::from(reader.index(request.ready)?));
+            on_disk(api.account(), write).await?
         }
         Call::RepositoryModelLoad => {
             let (model, options) = if message.len() <= INLINE_WORK_BYTES_MAX {
                 read_load(message)?
             } else {
-                aside(move || read_load(message)).await??
+                aside(api.account(), move || read_load(message)).await??
             };
             api.load(&model, options).await?;
             framed(&RepositoryModelLoadResponse {})
@@ -163,19 +168,18 @@ async fn shared_memory(api: &Api, call: Call, message: Chain) -> Result<Chunks, 
     match call {
         Call::SystemSharedMemoryStatus => {
             let request: SystemSharedMemoryStatusRequest = read(message)?;
-            let (api, is_one) = (api.clone(), !request.name.is_empty());
+            let (reader, is_one) = (api.clone(), !request.name.is_empty());
             let write = move || {
-                api.write_system_status(&request.name, |found| framed(&SystemSharedMemoryStatusResponse::from(found)))?
+                reader.write_system_status(&request.name, |found| {
+                    framed(&SystemSharedMemoryStatusResponse::from(found))
+                })?
             };
             // There may be many regions with long names.
-            if is_one { write() } else { aside(write).await? }
+            if is_one { write() } else { aside(api.account(), write).await? }
         }
         Call::SystemSharedMemoryRegister => {
-            let request: SystemSharedMemoryRegisterRequest = read(message)?;
-            api.change_own_regions(move |api| {
-                api.register_system(&request.name, &request.key, request.offset, request.byte_size)
-            })
-            .await?;
+            let SystemSharedMemoryRegisterRequest { name, key, offset, byte_size } = read(message)?;
+            api.register_own_system(name, key, offset, byte_size).await?;
             framed(&SystemSharedMemoryRegisterResponse {})
         }
         Call::SystemSharedMemoryUnregister => {
@@ -185,11 +189,11 @@ async fn shared_memory(api: &Api, call: Call, message: Chain) -> Result<Chunks, 
         }
         Call::CudaSharedMemoryStatus => {
             let request: CudaSharedMemoryStatusRequest = read(message)?;
-            let (api, is_one) = (api.clone(), !request.name.is_empty());
+            let (reader, is_one) = (api.clone(), !request.name.is_empty());
             let write = move || {
-                api.write_cuda_status(&request.name, |found| framed(&CudaSharedMemoryStatusResponse::from(found)))?
+                reader.write_cuda_status(&request.name, |found| framed(&CudaSharedMemoryStatusResponse::from(found)))?
             };
-            if is_one { write() } else { aside(write).await? }
+            if is_one { write() } else { aside(api.account(), write).await? }
         }
         Call::CudaSharedMemoryRegister => {
             let request: CudaSharedMemoryRegisterRequest = read(message)?;

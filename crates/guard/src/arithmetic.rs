@@ -87,7 +87,7 @@ mod x86_64 {
     const FPE_CONDTRAP: c_int = 15;
 
     pub(super) fn count<R>(traps: &Traps, work: impl FnOnce() -> R) -> Result<R, Errno> {
-        /// Leaves the table also when `work` panics.
+        /// Removes the thread from the table when this is dropped, so also if `work` panics.
         struct Counting(usize);
         impl Drop for Counting {
             fn drop(&mut self) {
@@ -128,7 +128,7 @@ mod x86_64 {
         let traps = unsafe { &*traps };
         traps.0.fetch_add(1, Ordering::AcqRel);
         let (quotient, remainder) = match division.width {
-            // Both are in one register: the quotient in its lowest byte, the remainder in the second.
+            // AX has both results: the quotient in its lowest byte, the remainder in its second.
             Width::Bits8 => (!0xffff, !0),
             Width::Bits16 => (!0xffff, !0xffff),
             Width::Bits32 | Width::Bits64 => (0, 0),

@@ -3,13 +3,12 @@
 //! Everything below [`on_fault`] runs inside a signal handler: no allocation, no lock, no thread-local value, only atomics
 //! and system calls.
 
-use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{c_int, c_void, siginfo_t};
 
 use crate::signal::{Chain, levels};
-use crate::{Errno, TABLE};
+use crate::{Errno, TABLE, replacement};
 
 static CHAIN: Chain = Chain::new(libc::SIGBUS, levels!(on_fault), handle_fault, comes_again);
 
@@ -43,7 +42,7 @@ extern "C" fn on_fault<const LEVEL: usize>(_: c_int, info: *mut siginfo_t, conte
 fn handle_fault(info: *const siginfo_t, _: *mut c_void) -> bool {
     // SAFETY: with SA_SIGINFO the kernel hands over a siginfo_t that lives as long as the handler runs.
     if unsafe { (*info).si_code } != libc::BUS_ADRERR {
-        // Sent by a process, or a hardware error: there is no address, or a new page would not help.
+        // A process sent the signal, so there is no address. Or it is a hardware error, and a new page would not help.
         return false;
     }
     // SAFETY: as above.
@@ -54,24 +53,7 @@ fn handle_fault(info: *const siginfo_t, _: *mut c_void) -> bool {
     // Before the pages are replaced: no reader may see the new zeros and then find the region intact.
     entry.lose(address - start);
     FAULTS.fetch_add(1, Ordering::AcqRel);
-    // The whole mapping is replaced. Replacing a part would split it in two, and `WATCHED_MAX` split mappings are more than Linux allows. No data
-    // that is still needed is lost, because every request that uses the region fails now. If the system has no memory for that (strict
-    // overcommit), one page lets the current access continue.
-    let first = address - address % page_bytes();
-    cover(start, end - start) || cover(first, page_bytes())
-}
-
-/// Replaces `len` bytes from `start` on by private zero pages.
-fn cover(start: usize, len: usize) -> bool {
-    let (prot, flags) = (
-        libc::PROT_READ | libc::PROT_WRITE,
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
-    );
-    let at = ptr::with_exposed_provenance_mut(start);
-    // SAFETY: the range is within one that was entered by `watch`, whose caller promised that this is a mapping of a peer's
-    // memory which may be replaced while the Watch lives, or by `library::map`, which made it so. It still is there: the
-    // thread that was interrupted is using the memory. mmap is a bare system call, which a signal handler may make.
-    unsafe { libc::mmap(at, len, prot, flags, -1, 0) != libc::MAP_FAILED }
+    replacement::replace(entry, start, end - start, address - address % page_bytes(), page_bytes())
 }
 
 /// Whether a signal with this code was caused by an access, which is repeated when the handler returns. Others were sent by a process.

@@ -5,8 +5,9 @@
 //! ```text
 //!  mapping   ─► mmap ─► watch ─────► table: start, end, lost_at ◄── find ── SIGBUS handler, on the thread of the access
 //!  last user ─► clear the entry ─► munmap           │                         1. lost_at := offset
-//!                                                   ▼                         2. anonymous pages over the mapping
-//!                            lost_at(): "can no longer be used"               3. return: the access reads zeros
+//!                                                   ▼                         2. the mapping's pages move elsewhere
+//!                            lost_at(): "can no longer be used"               3. anonymous pages over the mapping
+//!                                                                             4. return: the access reads zeros
 //! ```
 //!
 //! A peer can shrink its object at any moment, or a full `/dev/shm` can leave the object without memory. So no check before an access can replace
@@ -42,21 +43,28 @@ mod division;
 mod fault;
 pub mod library;
 mod parent;
+mod replacement;
 mod signal;
 mod table;
 #[cfg(target_arch = "x86_64")]
 mod threads;
+mod unmapping;
 
 pub use arithmetic::{DIVISIONS_TRAP, Traps, count_traps, install_traps};
-use table::{Entry, Table};
+use table::{Entry, Moved, Table};
 
 /// The most mappings that can be watched at one time. Linux allows a process 65,530 mappings by default, and some have other uses.
 pub const WATCHED_MAX: usize = 57_344;
 
+/// The most mappings that are replaced and whose former pages are mapped elsewhere at one time.
+const MOVED_MAX: usize = 4096;
+
+const _: () = assert!(WATCHED_MAX + MOVED_MAX + 4000 < 65_530, "the allocator needs mappings too");
+
 static TABLE: Table<WATCHED_MAX> = Table::new();
 
 /// A range of addresses in which a fault does not end the process. It must be dropped before the range is unmapped, because the kernel may
-/// reuse the addresses afterwards.
+/// reuse the addresses afterwards. Its drop takes as long as that of the range if a fault moved the range's pages elsewhere: it unmaps them.
 pub struct Watch {
     entry: &'static Entry,
     index: usize,
@@ -88,10 +96,33 @@ impl Watch {
     pub fn lose(&self, at: usize) {
         self.entry.lose(at);
     }
+
+    /// The pages that a fault moved out of the range, unless they were taken before. Nobody uses them.
+    pub fn take_moved(&self) -> Option<MovedPages> {
+        self.entry.take_moved().map(MovedPages)
+    }
+
+    /// Whether the whole range is zeros and what was written to it since a fault.
+    pub fn is_replaced(&self) -> bool {
+        self.entry.is_replaced()
+    }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
+        // The range is used no more, so no handler moves pages of it now.
+        let moved = self.take_moved();
         TABLE.leave(self.index);
+        drop(moved);
+    }
+}
+
+/// The former pages of a range that was replaced. Dropping it unmaps them, which takes as long as that of the range, and longer if they were the last mapping of
+/// their object.
+pub struct MovedPages(Moved);
+
+impl Drop for MovedPages {
+    fn drop(&mut self) {
+        replacement::unmap_moved(self.0);
     }
 }

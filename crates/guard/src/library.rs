@@ -7,10 +7,7 @@ use core::ptr;
 
 use libc::{c_int, c_void};
 
-use crate::{Errno, TABLE, fault, parent, signal};
-
-/// Memory is unmapped in pieces of this size, because other threads cannot map memory while the kernel unmaps one: 1 to 8 ms.
-const PIECE_BYTES: usize = 16 << 20;
+use crate::{Errno, TABLE, fault, parent, replacement, signal, unmapping};
 
 /// Makes the kernel call the guard first for a SIGBUS. Returns 0 or an errno. It may be called again at any time: if another handler was installed
 /// since, the guard is called before it from then on.
@@ -46,22 +43,15 @@ pub unsafe extern "C" fn nerite_guard_unmap(start: *mut c_void, len: usize) -> c
     let Some(bytes) = pages(len) else { return libc::EINVAL };
     let Some(end) = at.checked_add(bytes) else { return libc::EINVAL };
     // Before the range is unmapped, because the kernel may reuse the addresses, and the table must not have them then.
-    if !TABLE.leave_range(at, end) {
-        return libc::EINVAL;
+    let Some(left) = TABLE.leave_range(at, end) else { return libc::EINVAL };
+    if let Some(moved) = left.moved {
+        replacement::unmap_moved(moved);
     }
-    let mut done = 0;
-    while done < len {
-        let piece = PIECE_BYTES.min(len - done);
-        // SAFETY: `done` is less than `len`, so the piece begins within the range.
-        let start = unsafe { start.byte_add(done) };
-        // SAFETY: the table had exactly this range, so `map` made it and nobody has unmapped it; the caller uses it no more. Pieces do not overlap, and
-        // each begins at a page, because `PIECE_BYTES` is a multiple of a page.
-        if unsafe { libc::munmap(start, piece) } != 0 {
-            return signal::errno().0;
-        }
-        done += piece;
+    // SAFETY: the table had exactly this range, so `map` made it and nobody has unmapped it. The caller uses it no more.
+    match unsafe { unmapping::unmap_in_pieces(start, len) } {
+        Ok(()) => 0,
+        Err(Errno(number)) => number,
     }
-    0
 }
 
 /// The offset of the first accessed byte that had no memory. -1 if all had, and if `start` is not a mapping of [`nerite_guard_map`]. It reads a few
@@ -73,8 +63,8 @@ pub extern "C" fn nerite_guard_lost_at(start: *const c_void) -> isize {
     lost.and_then(|at| isize::try_from(at).ok()).unwrap_or(-1)
 }
 
-/// The address of the number of faults that the guard has met in this process. While it is 0, no mapping has lost memory, and nobody needs to ask for
-/// each of them. The address stays valid as long as the library is loaded.
+/// The address of the number of faults that the guard has handled in this process. While it is 0, no mapping has lost memory, so callers need not
+/// check each mapping. The address stays valid as long as the library is loaded.
 #[cfg_attr(nerite_guard_library, unsafe(no_mangle))]
 pub extern "C" fn nerite_guard_faults() -> *const usize {
     fault::FAULTS.as_ptr().cast_const()
@@ -101,7 +91,7 @@ fn map(fd: c_int, file_offset: usize, len: usize) -> Result<*mut c_void, Errno> 
         return Err(signal::errno());
     }
     let at = start.expose_provenance();
-    // A range that exists does not wrap.
+    // The addition cannot overflow, because the mapping exists.
     if TABLE.enter(at, at.saturating_add(bytes)).is_none() {
         // SAFETY: mapped above, and nobody was told.
         unsafe { libc::munmap(start, len) };

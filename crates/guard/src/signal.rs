@@ -92,7 +92,7 @@ impl Chain {
         }
         // Two threads at the same time would each install a handler before the other's.
         while self.installing.swap(true, Ordering::Acquire) {
-            // SAFETY: sched_yield has no obligation. A few system calls are waited for.
+            // SAFETY: sched_yield has no obligation. The other thread makes only a few system calls.
             unsafe { libc::sched_yield() };
         }
         let done = self.install_alone();

@@ -1,4 +1,4 @@
-//! In which watched range is an address, found without a lock?
+//! How is the watched range of an address found without a lock?
 //!
 //! The reader is a signal handler. It may have interrupted any code, even a writer of this table, so it takes no lock and never waits. Entries may
 //! change while they are read. The sequence count of an entry shows whether its two ends belong together (a seqlock). The reader skips an entry
@@ -31,8 +31,33 @@ pub(crate) struct Entry {
     end: AtomicUsize,
     /// 0, or 1 + the offset of the first accessed byte that had no memory.
     lost: AtomicUsize,
+    /// One of [`AS_MAPPED`], [`IN_WORK`] and [`REPLACED`].
+    replacement: AtomicU32,
+    /// Where the pages that were in the range before are mapped now. 0: nowhere.
+    moved: AtomicUsize,
     /// The next entry on the stack of empty ones: 0, or 1 + its index.
     next: AtomicU32,
+}
+
+/// The range is as the watcher mapped it, except for single pages.
+const AS_MAPPED: u32 = 0;
+/// A thread replaces the range now.
+const IN_WORK: u32 = 1;
+/// The range was replaced as a whole.
+const REPLACED: u32 = 2;
+
+/// Memory that was moved out of a range: where it is, and its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moved {
+    pub(crate) start: usize,
+    pub(crate) len: usize,
+}
+
+/// A range that is watched no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Left {
+    /// What was moved out of it. The caller unmaps it.
+    pub(crate) moved: Option<Moved>,
 }
 
 impl<const N: usize> Table<N> {
@@ -49,6 +74,7 @@ impl<const N: usize> Table<N> {
         })?;
         let entry = self.entries.get(index)?;
         entry.lost.store(0, Ordering::Relaxed);
+        entry.replacement.store(AS_MAPPED, Ordering::Relaxed);
         entry.write(start, end);
         Some((index, entry))
     }
@@ -61,12 +87,12 @@ impl<const N: usize> Table<N> {
         }
     }
 
-    /// Empties the entry of exactly this range. Returns whether there was one. Of several concurrent callers, only one gets true.
-    pub(crate) fn leave_range(&self, start: usize, end: usize) -> bool {
-        let mut watched = self.watched().enumerate();
-        let Some((index, entry)) = watched.find(|(_, entry)| entry.clear_if(start, end)) else { return false };
+    /// Empties the entry of exactly this range. `None` if there was none. Of several concurrent callers, only one gets it.
+    pub(crate) fn leave_range(&self, start: usize, end: usize) -> Option<Left> {
+        let (index, entry) = self.watched().enumerate().find(|(_, entry)| entry.clear_if(start, end))?;
+        let moved = entry.take_moved_of(end - start);
         self.push(index, entry);
-        true
+        Some(Left { moved })
     }
 
     /// The entry whose range contains `address`, and that range. Safe in a signal handler.
@@ -121,6 +147,8 @@ impl Entry {
             start: AtomicUsize::new(0),
             end: AtomicUsize::new(0),
             lost: AtomicUsize::new(0),
+            replacement: AtomicU32::new(AS_MAPPED),
+            moved: AtomicUsize::new(0),
             next: AtomicU32::new(0),
         }
     }
@@ -132,6 +160,41 @@ impl Entry {
 
     pub(crate) fn lost_at(&self) -> Option<usize> {
         self.lost.load(Ordering::Acquire).checked_sub(1)
+    }
+
+    /// Begins to replace the range. Only one concurrent caller gets true, until [`Entry::end_replacement`].
+    pub(crate) fn begin_replacement(&self) -> bool {
+        self.replacement.compare_exchange(AS_MAPPED, IN_WORK, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Ends what [`Entry::begin_replacement`] began. `is_whole` says whether the range was replaced.
+    pub(crate) fn end_replacement(&self, is_whole: bool) {
+        self.replacement.store(if is_whole { REPLACED } else { AS_MAPPED }, Ordering::Release);
+    }
+
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.replacement.load(Ordering::Acquire) == REPLACED
+    }
+
+    /// Whether pages were moved out of the range.
+    pub(crate) fn has_moved(&self) -> bool {
+        self.moved.load(Ordering::Acquire) != 0
+    }
+
+    /// Notes where the pages of the range are now.
+    pub(crate) fn set_moved(&self, start: usize) {
+        self.moved.store(start, Ordering::Release);
+    }
+
+    /// What was moved out of the range. The caller unmaps it.
+    pub(crate) fn take_moved(&self) -> Option<Moved> {
+        let (start, end) = self.read()?;
+        self.take_moved_of(end - start)
+    }
+
+    fn take_moved_of(&self, len: usize) -> Option<Moved> {
+        let start = self.moved.swap(0, Ordering::AcqRel);
+        (start != 0).then_some(Moved { start, len })
     }
 
     /// Only the owner of the entry calls this, so one writer at a time changes the count.
@@ -242,6 +305,24 @@ mod tests {
         assert_eq!(entry.lost_at(), None);
     }
 
+    #[test]
+    fn one_thread_replaces_a_range_and_what_it_moved_is_taken_once() {
+        let table = Table::<1>::new();
+        let (index, entry) = table.enter(100, 200).unwrap();
+        assert!(entry.begin_replacement() && !entry.begin_replacement() && !entry.is_replaced());
+        entry.end_replacement(false);
+        assert!(entry.begin_replacement() && !entry.has_moved());
+        entry.set_moved(5000);
+        entry.end_replacement(true);
+        assert!(entry.is_replaced() && !entry.begin_replacement() && entry.has_moved());
+        assert_eq!(entry.take_moved(), Some(Moved { start: 5000, len: 100 }));
+        assert_eq!(entry.take_moved(), None);
+        entry.set_moved(6000);
+        assert_eq!(table.leave_range(100, 200), Some(Left { moved: Some(Moved { start: 6000, len: 100 }) }));
+        let (again, entry) = table.enter(300, 310).unwrap();
+        assert_eq!((again, entry.is_replaced(), entry.take_moved()), (index, false, None));
+    }
+
     /// Two ranges use one entry in turn. A mixture of the two would contain an address that is in neither.
     #[test]
     fn the_ends_of_two_ranges_are_never_mixed() {
@@ -270,13 +351,13 @@ mod tests {
         table.enter(100, 200).unwrap();
         table.enter(200, 300).unwrap();
         for (start, end, left) in [(100, 199, false), (100, 300, false), (0, 0, false), (200, 300, true)] {
-            assert_eq!(table.leave_range(start, end), left, "{start}..{end}");
+            assert_eq!(table.leave_range(start, end).is_some(), left, "{start}..{end}");
         }
-        assert!(!table.leave_range(200, 300));
+        assert!(table.leave_range(200, 300).is_none());
         check(&table, 150, Some((100, 200)));
         check(&table, 250, None);
         table.enter(400, 500).unwrap();
-        assert!(table.leave_range(400, 500));
+        assert!(table.leave_range(400, 500).is_some());
     }
 
     /// All ranges are different. If two writers got the same entry, one range would be lost.
@@ -300,7 +381,7 @@ mod tests {
                         }
                         held.lock().unwrap().retain(|index| !taken.contains(index));
                         table.leave(taken[0]);
-                        assert!(table.leave_range(starts[1], starts[1] + 10));
+                        assert!(table.leave_range(starts[1], starts[1] + 10).is_some());
                     }
                 });
             }

@@ -1,4 +1,4 @@
-//! Which value belongs to the current thread, found inside a signal handler?
+//! How does a signal handler find the value that belongs to the current thread?
 //!
 //! A thread is identified by the address of its errno: it is unique among the existing threads, and needs no system call. Only the thread itself
 //! writes its entry, and the handler reads it on the same thread, so the two never run at the same time.
@@ -7,7 +7,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 const EMPTY: usize = 0;
-/// Taken, but not valid yet or any more. It is not the address of an errno, because it is not aligned.
+/// The entry is taken, but is not valid yet, or no longer. The value cannot be the address of an errno, because it is not aligned.
 const IN_CHANGE: usize = 1;
 
 /// A table of threads, each with a reference to a value of type `T`.

@@ -1,4 +1,4 @@
-//! What does each call read, ask and write?
+//! How is the body of each call read, and its answer made?
 
 pub mod control;
 pub mod generate;
@@ -22,14 +22,14 @@ use crate::reply::{Failure, Outgoing};
 /// The result of a call.
 pub type CallResult = Result<Response<Outgoing>, Failure>;
 
-/// Takes in a body that the call has no use for, unless it is long.
+/// Reads and drops a body that the call does not use, unless the body is long.
 async fn pass_over(body: Incoming) {
     if body.size_hint().upper().is_some_and(|bytes| bytes <= UNUSED_BODY_BYTES_MAX) {
         discard(body).await;
     }
 }
 
-/// Reads the body of a call that is neither an inference nor a load, which is short.
+/// Reads the body of a call that is neither an inference nor a load. Such a body is short.
 async fn read_control_body(api: &Api, body: Incoming) -> Result<Received, Failure> {
     let declared = body.size_hint().exact();
     let bytes_max = CONTROL_BODY_BYTES_MAX.min(api.http_input_bytes_max());

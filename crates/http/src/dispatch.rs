@@ -1,30 +1,49 @@
 //! Which client may make a call, and which code answers it?
 
 use http::{Request, Response, StatusCode};
-use nerite_api::{Api, Protocol};
+use http_body::Body as _;
+use nerite_api::{Api, Category, Protocol};
 
 use crate::calls::{control, generate, health, infer, metadata, regions, settings};
-use crate::identifier::identifier;
+use crate::identifier::{identifier, in_repository};
 use crate::incoming::Incoming;
 use crate::reply::{JSON, Outgoing, PLAIN, charged, forbidden, method_not_allowed, not_found};
 use crate::route::{ModelCall, Route};
+use crate::unread::answer_unread;
 
-/// Answers one request. First comes whether the path exists, then whether the caller may use it, then the method.
+/// Answers one request. The path is checked first, then whether the client may make the call, then the method.
 pub async fn dispatch(api: &Api, request: Request<Incoming>) -> Response<Outgoing> {
-    let (mut parts, body) = request.into_parts();
-    let Some(route) = Route::of(parts.uri.path()) else { return not_found() };
+    let (mut parts, mut body) = request.into_parts();
+    let Some(route) = Route::of(parts.uri.path()) else {
+        return Box::pin(answer_unread(api, &parts.headers, body, not_found())).await;
+    };
     let header = |name: &str| parts.headers.get(name).map(http::HeaderValue::as_bytes);
     let named = || format!("{} {}", parts.method, parts.uri.path());
     let by_token = match api.allow(Protocol::Http, route.category(), route.changes(&parts.method), named, header) {
         Ok(by_token) => by_token,
-        Err(refused) => return forbidden(&refused),
+        Err(refused) => return Box::pin(answer_unread(api, &parts.headers, body, forbidden(&refused))).await,
     };
     let api = by_token.as_ref().unwrap_or(api);
     if !route.takes(&parts.method) {
         api.note_status(u32::from(StatusCode::METHOD_NOT_ALLOWED.as_u16()));
-        return method_not_allowed(if route.refuses_as_json() { JSON } else { PLAIN });
+        let refused = method_not_allowed(if route.refuses_as_json() { JSON } else { PLAIN });
+        return Box::pin(answer_unread(api, &parts.headers, body, refused)).await;
     }
-    let identifier = route.model().and_then(|segment| identifier(api, segment));
+    if route.category() == Category::Inference {
+        match api.book_message(body.size_hint().exact()) {
+            Ok(counter) => body = body.counted(counter),
+            Err(refused) => {
+                api.note_status(u32::from(refused.http_status()));
+                return Box::pin(answer_unread(api, &parts.headers, body, forbidden(&refused))).await;
+            }
+        }
+    }
+    let mut identifier = route.model().and_then(|segment| identifier(api, segment));
+    if identifier.is_none()
+        && let Route::Control { name, .. } = route
+    {
+        identifier = Box::pin(in_repository(api, name)).await;
+    }
     let route = identifier.as_deref().map_or(route, |identifier| route.of_model(identifier));
     let outcome = match route {
         Route::Model { name, version, call: ModelCall::Infer } => {
@@ -36,24 +55,31 @@ pub async fn dispatch(api: &Api, request: Request<Incoming>) -> Response<Outgoin
         }
         Route::Live => Ok(health::live(api)),
         Route::Ready => Ok(Box::pin(health::ready(api)).await),
-        Route::Server => metadata::server(api),
-        Route::Model { name, version, call } => match call {
-            ModelCall::Ready => Box::pin(health::model_ready(api, name, version)).await,
-            ModelCall::Config => Box::pin(metadata::config(api, name, version)).await,
-            ModelCall::Statistics => metadata::statistics(api, name, version),
-            _ => Box::pin(metadata::model(api, name, version)).await,
-        },
+        Route::Server => Ok(metadata::server(api)),
+        Route::Model { name, version, call } => {
+            api.note_inference(name, version, "");
+            match call {
+                ModelCall::Ready => Box::pin(health::model_ready(api, name, version)).await,
+                ModelCall::Config => Box::pin(metadata::config(api, name, version)).await,
+                ModelCall::Statistics => metadata::statistics(api, name, version),
+                _ => Box::pin(metadata::model(api, name, version)).await,
+            }
+        }
         Route::AllStatistics => Box::pin(metadata::all_statistics(api)).await,
         Route::Index => Box::pin(control::index(api, body)).await,
         Route::Control { repository: true, .. } => Err(control::no_repository()),
         Route::Control { name, load: true, .. } => Box::pin(control::load(api, body, name)).await,
         Route::Control { name, .. } => Box::pin(control::unload(api, body, name)).await,
         Route::Region { kind, name, call } => Box::pin(regions::region(api, body, kind, name, call)).await,
-        Route::Trace { name } => Box::pin(settings::trace(api, &parts.method, body, name)).await,
-        Route::Logging => Box::pin(settings::logging(api, &parts.method, body)).await,
+        Route::Trace { name } => Box::pin(settings::trace(api, &parts, body, name)).await,
+        Route::Logging => Box::pin(settings::logging(api, &parts, body)).await,
     };
+    // If the client has disconnected, the answer is not sent, so the log line of the call has no status.
+    let has_gone = outcome.as_ref().is_err_and(|failure| failure.has_gone);
     let answer = outcome.unwrap_or_else(Into::into);
-    api.note_status(u32::from(answer.status().as_u16()));
+    if !has_gone {
+        api.note_status(u32::from(answer.status().as_u16()));
+    }
     charged(api.account(), answer)
 }
 
@@ -61,7 +87,7 @@ pub async fn dispatch(api: &Api, request: Request<Incoming>) -> Response<Outgoin
 mod tests {
     use super::*;
 
-    /// Bytes of what `dispatch` returns.
+    /// The size of the future that `dispatch` returns.
     fn size_of_future<'a, F>(_dispatch: impl Fn(&'a Api, Request<Incoming>) -> F) -> usize {
         size_of::<F>()
     }

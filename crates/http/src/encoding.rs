@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use bytes::{Buf, Bytes};
 use nerite_budget::{Account, Charge};
 use nerite_compress::{CompressError, InflateError, Lane, Level, Sink};
-use nerite_listen::Gate;
+use nerite_listen::BodyReadLimit;
 use nerite_memory::GrowableBuffer;
 use nerite_request::Status;
 
@@ -14,7 +14,7 @@ pub use nerite_compress::Encoding;
 
 use crate::receive::{Received, Store};
 
-/// What a request's Content-Encoding says; `None` for a body as it is.
+/// The encoding in a request's Content-Encoding; `None` for an uncompressed body.
 pub fn request_encoding(header: Option<&[u8]>) -> Result<Option<Encoding>, Status> {
     match header {
         None | Some(b"" | b"identity") => Ok(None),
@@ -24,7 +24,7 @@ pub fn request_encoding(header: Option<&[u8]>) -> Result<Option<Encoding>, Statu
     }
 }
 
-/// The encoding that a client's Accept-Encoding prefers, the first one of equals. `None` for no encoding.
+/// The encoding that a client's Accept-Encoding prefers. If several are preferred equally, the first one. `None` for no encoding.
 pub fn response_encoding(header: Option<&[u8]>) -> Option<Encoding> {
     let text = std::str::from_utf8(header?).ok()?;
     let (mut best, mut weight) = (None, 0.0);
@@ -48,7 +48,7 @@ pub fn response_encoding(header: Option<&[u8]>) -> Option<Encoding> {
 pub async fn compress(pieces: VecDeque<Bytes>, encoding: Encoding) -> Result<Bytes, Status> {
     let no_memory = |refused| Status::no_memory("the compressed answer", refused);
     let out = GrowableBuffer::with_capacity(0).map_err(no_memory)?;
-    // A connection has one answer at a time: its share is the request's.
+    // Each answer gets a lane of its own, because a connection sends one answer at a time.
     let out = nerite_compress::compress(pieces, encoding, Level::default(), out, &Lane::new()).await;
     let out = out.map_err(|fault| match fault {
         CompressError::NoMemory(refused) => no_memory(refused),
@@ -58,7 +58,7 @@ pub async fn compress(pieces: VecDeque<Bytes>, encoding: Encoding) -> Result<Byt
     Ok(out.finish().into_bytes())
 }
 
-/// Inflates a body with this declared encoding into `store`, up to `bytes_max`.
+/// Inflates a body into `store`, up to `bytes_max`. The first bytes of the body decide its encoding; `declared` is only named in errors.
 pub async fn inflate(
     body: impl Buf + Send + 'static,
     declared: Encoding,
@@ -81,13 +81,13 @@ pub async fn inflate(
 pub struct Inflated {
     store: Store,
     charge: Charge,
-    gate: Gate,
+    read_limit: BodyReadLimit,
 }
 
 impl Inflated {
-    /// Puts a body together in `store`, at the expense of `account`.
+    /// Collects a body in `store`. Its bytes are charged to `account`.
     pub fn new(store: Store, account: &Account) -> Inflated {
-        Inflated { store, charge: account.charge(0), gate: Gate::new(account) }
+        Inflated { store, charge: account.charge(0), read_limit: BodyReadLimit::new(account) }
     }
 
     /// The whole body.
@@ -108,7 +108,7 @@ impl Sink for Inflated {
     }
 
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        self.gate.poll_open(cx, self.charge.bytes()).map_err(|shed| Status::unavailable(shed.to_string()))
+        self.read_limit.poll_ready(cx, self.charge.bytes()).map_err(|shed| Status::unavailable(shed.to_string()))
     }
 }
 

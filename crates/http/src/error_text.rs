@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::limits::ERROR_BYTES_MAX;
 
-/// The first [`ERROR_BYTES_MAX`] bytes of a message, and how many there are in all if there are more.
+/// The message, cut after [`ERROR_BYTES_MAX`] bytes. A message that was cut ends with its whole length.
 pub fn cut(message: &str) -> Cow<'_, str> {
     if message.len() <= ERROR_BYTES_MAX {
         return Cow::Borrowed(message);

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use nerite_api::aside;
-use nerite_budget::{Charge, paid};
+use nerite_budget::{Account, Charge, paid};
 use nerite_request::{Cancel, InferResponse, Recycled, Response, Status};
 use nerite_wire::json::{write_error, write_flat};
 use tokio::sync::mpsc;
@@ -17,13 +17,15 @@ use crate::limits::INLINE_WORK_BYTES_MAX;
 /// The content of a response.
 pub type Content = Result<Recycled<InferResponse>, Status>;
 
-/// The responses of one request as they come. Dropped before the last, it cancels the request.
+/// The responses of one request as they arrive. Dropping this before the last response cancels the request.
 #[derive(Debug)]
 pub struct Events {
+    /// That of the connection.
+    account: Account,
     from: mpsc::UnboundedReceiver<(Response, Charge)>,
     cancel: Cancel,
     ended: bool,
-    /// A response on its way to text.
+    /// A response that is being written as text.
     writing: Option<Writing>,
 }
 
@@ -36,9 +38,9 @@ impl std::fmt::Debug for Writing {
 }
 
 impl Events {
-    /// The responses that `from` brings, each with the charge for its tensors, of the request that `cancel` stops.
-    pub fn new(from: mpsc::UnboundedReceiver<(Response, Charge)>, cancel: Cancel) -> Events {
-        Events { from, cancel, ended: false, writing: None }
+    /// The responses of the request that `cancel` cancels. They arrive through `from`, each with the charge for its tensors.
+    pub fn new(account: &Account, from: mpsc::UnboundedReceiver<(Response, Charge)>, cancel: Cancel) -> Events {
+        Events { account: account.clone(), from, cancel, ended: false, writing: None }
     }
 
     /// The next response; `None` after the last.
@@ -46,7 +48,7 @@ impl Events {
         poll_fn(|cx| self.poll_response(cx)).await
     }
 
-    /// The next response that says something: tensors, or an error.
+    /// The next response with content: tensors, or an error.
     pub async fn next_content(&mut self) -> Option<(Content, Charge)> {
         poll_fn(|cx| self.poll_content(cx)).await
     }
@@ -55,9 +57,11 @@ impl Events {
     pub fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if self.writing.is_none() {
             let Some((content, charge)) = ready!(self.poll_content(cx)) else { return Poll::Ready(None) };
-            let text = flat(content, charge);
-            let framed =
-                async { text.await.map_or_else(|status| failed(&status), |(text, charge)| frame(text, charge)) };
+            let account = self.account.clone();
+            let framed = async move {
+                let text = flat(&account, content, charge).await;
+                text.map_or_else(|status| failed(&status), |(text, charge)| frame(text, charge))
+            };
             self.writing = Some(Writing(Box::pin(framed)));
         }
         let Some(Writing(writing)) = &mut self.writing else { return Poll::Ready(None) };
@@ -93,28 +97,28 @@ impl Drop for Events {
     }
 }
 
-/// A response as JSON, charged instead of its tensors; a long one is written outside the threads that serve connections.
-pub async fn flat(content: Content, mut charge: Charge) -> Result<(Vec<u8>, Charge), Status> {
+/// Writes a response as JSON. `charge` is changed to the length of the JSON. A long response is written on another thread than a front thread.
+pub async fn flat(account: &Account, content: Content, mut charge: Charge) -> Result<(Vec<u8>, Charge), Status> {
     let response = content?;
     let text = if response.inline_bytes() <= INLINE_WORK_BYTES_MAX {
         write_flat(&response)?
     } else {
-        aside(move || write_flat(&response)).await??
+        aside(account, move || write_flat(&response)).await??
     };
     charge.resize(text.len());
     Ok((text, charge))
 }
 
-/// The event that says why there is no response.
+/// An event with an error in place of a response.
 pub fn failed(status: &Status) -> Bytes {
     frame(write_error(&cut(&status.message)), Charge::default())
 }
 
-/// One server-sent event, charged until the socket took it.
+/// One server-sent event. `charge` is held until the socket has taken its bytes.
 pub fn frame(mut text: Vec<u8>, charge: Charge) -> Bytes {
     const BEFORE: &[u8] = b"data: ";
     const AFTER: &[u8] = b"\n\n";
-    // In place: the text may be long.
+    // The text is changed in place, because it may be long.
     text.reserve_exact(BEFORE.len() + AFTER.len());
     text.splice(..0, BEFORE.iter().copied());
     text.extend_from_slice(AFTER);
@@ -135,7 +139,7 @@ mod tests {
             to.send((response, Charge::default())).expect("the other end is here");
         }
         let cancel = Cancel::new();
-        let mut events = Events::new(from, cancel.clone());
+        let mut events = Events::new(&Account::unlimited(), from, cancel.clone());
         let mut cx = Context::from_waker(Waker::noop());
         let mut found = Vec::new();
         while let Poll::Ready(Some(event)) = events.poll_event(&mut cx) {

@@ -1,4 +1,4 @@
-//! What do the fuzz targets reach?
+//! Which functions do the fuzz targets call?
 //!
 //! Nothing else may use this.
 

@@ -1,17 +1,30 @@
-//! Does a segment of a path hold a model's identifier?
+//! Which model does a percent-encoded segment of a path name?
 //!
-//! With `--model-namespacing` a request may name a model by its repository as well: `/models/a::resnet`. The slashes are percent-encoded in a path.
-//! As in Triton, names are not decoded. So a segment counts as an identifier only if its decoded text is one.
+//! Triton does not decode names, but its clients and browsers encode them: the path for a model `a b` has the segment `a%20b`. So a segment is decoded
+//! only if no model has the encoded name, and a model has the decoded one. With `--model-namespacing` a request may name a model by its repository as
+//! well: `/models/a::resnet`, with the slashes encoded.
 
-use nerite_api::Api;
+use nerite_api::{Api, on_disk};
 
-/// The identifier in this segment. `None`: the segment is a name, and is not decoded.
+/// The decoded segment, if it names a model that takes requests, or is an identifier. `None`: the segment is a name as it is.
 pub fn identifier(api: &Api, segment: &str) -> Option<String> {
-    // An identifier has slashes. In a segment they must be encoded.
     if !segment.contains('%') {
         return None;
     }
-    decoded(segment).filter(|decoded| api.is_identifier(decoded))
+    decoded(segment).filter(|name| api.is_identifier(name) || api.serves(name) && !api.serves(segment))
+}
+
+/// As [`identifier`], also for a model that is not loaded. Reads the repositories, on another thread.
+pub async fn in_repository(api: &Api, segment: &str) -> Option<String> {
+    if !segment.contains('%') {
+        return None;
+    }
+    let (reader, encoded, name) = (api.clone(), segment.to_owned(), decoded(segment)?);
+    let found = on_disk(api.account(), move || {
+        (reader.has_directory(&name) && !reader.has_directory(&encoded)).then_some(name)
+    })
+    .await;
+    found.ok().flatten()
 }
 
 /// The text without percent-encoding. `None`: the encoding is invalid, or the result is not UTF-8.

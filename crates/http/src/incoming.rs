@@ -1,4 +1,4 @@
-//! How does a request's body come in?
+//! How does a request's body arrive?
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use nerite_api::BodyCounter;
 use nerite_listen::{Awaited, Progress};
 
 /// The body of a request. It records in its connection's progress whether the server waits for it.
@@ -13,12 +14,19 @@ use nerite_listen::{Awaited, Progress};
 pub struct Incoming {
     body: hyper::body::Incoming,
     progress: Arc<Progress>,
+    /// Set if the client has a quota of bytes.
+    counter: Option<BodyCounter>,
 }
 
 impl Incoming {
-    /// A body of a connection with these notes.
+    /// A body of the connection with this progress.
     pub fn new(body: hyper::body::Incoming, progress: Arc<Progress>) -> Incoming {
-        Incoming { body, progress }
+        Incoming { body, progress, counter: None }
+    }
+
+    /// The same body, whose bytes are counted from here on.
+    pub fn counted(self, counter: Option<BodyCounter>) -> Incoming {
+        Incoming { counter, ..self }
     }
 }
 
@@ -29,6 +37,9 @@ impl Body for Incoming {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = self.get_mut();
         let frame = Pin::new(&mut this.body).poll_frame(cx);
+        if let (Some(counter), Poll::Ready(Some(Ok(frame)))) = (&this.counter, &frame) {
+            counter.add(frame.data_ref().map_or(0, Bytes::len));
+        }
         this.progress.wait_for(if frame.is_pending() { Awaited::Body } else { Awaited::Nothing });
         frame
     }
@@ -42,7 +53,7 @@ impl Body for Incoming {
     }
 }
 
-/// The body of an answer. It records in its connection's progress when all of it was passed on.
+/// The body of an answer. When it is dropped, it records in its connection's progress that the server waits for the next request.
 #[derive(Debug)]
 pub struct Answering<B> {
     body: B,
@@ -50,7 +61,7 @@ pub struct Answering<B> {
 }
 
 impl<B> Answering<B> {
-    /// An answer on a connection with these notes.
+    /// An answer on the connection with this progress.
     pub fn new(body: B, progress: Arc<Progress>) -> Answering<B> {
         Answering { body, progress }
     }

@@ -6,14 +6,13 @@ pub use nerite_request::limits::INLINE_WORK_BYTES_MAX;
 
 /// The most non-empty chunks of a chunked body, as in Triton.
 pub const CHUNKS_MAX: usize = 65536;
-/// Pieces of at least this size are not counted as chunks: one large chunk arrives in many pieces, and the limit is only meant to stop many tiny
-/// ones.
+/// Pieces of at least this size are not counted as chunks, because one large chunk arrives in many pieces. The limit is only meant to stop many tiny chunks.
 pub const CHUNK_COUNTED_BYTES_MAX: usize = 512;
 /// The largest body of an inference, as in Triton, which stores the length in 32 bits.
 pub const INFER_BODY_BYTES_MAX: u64 = i32::MAX as u64;
 /// A larger body of a load request is written to disk.
 pub const SPOOL_BYTES_MIN: usize = 4 << 20;
-/// Bytes of such a body that are written to disk at once.
+/// After that, the rest of such a body is written to disk in steps of about this size.
 pub const SPOOL_STEP_BYTES: usize = 1 << 20;
 /// The largest first block for a body, whatever length the client declares. The block grows as the bytes arrive, without a copy: its pages are
 /// moved.
@@ -22,10 +21,12 @@ pub const FIRST_BLOCK_BYTES_MAX: usize = 2 << 20;
 pub const FIRST_BLOCK_BYTES_MIN: usize = 64 << 10;
 /// Alignment of a body's binary part in its block. No runtime needs more.
 pub const TAIL_ALIGN: usize = 64;
-/// A smaller binary part stays in the socket's buffer: a later copy, if any, costs less than a block.
+/// If a body arrives in one piece, a smaller binary part is not copied into an aligned block. A later copy, if one is needed, costs less.
 pub const TAIL_KEPT_BYTES_MAX: usize = 4 << 10;
 /// A body that a call does not use is read up to this size. An unread body would make the server close the connection.
 pub const UNUSED_BODY_BYTES_MAX: u64 = 64 << 10;
+/// The most bytes that are read and dropped of the body of a request that is refused. Beyond them the connection is cut, so the client may lose the answer.
+pub const UNREAD_BODY_BYTES_MAX: u64 = 256 << 20;
 /// The answer reuses the memory of the request's headers if they have at most this many fields.
 pub const KEPT_HEADERS_MAX: usize = 32;
 /// How many bytes can be copied in the time of writing one byte as text.
@@ -37,11 +38,12 @@ pub const CONTROL_BODY_BYTES_MAX: u64 = INLINE_WORK_BYTES_MAX as u64;
 pub const CHARGED_BYTES_MIN: usize = 16 << 10;
 /// The largest configuration, as a protobuf message, that is written on the front thread. Its JSON is longer.
 pub const INLINE_CONFIG_BYTES_MAX: usize = INLINE_WORK_BYTES_MAX / 4;
-/// The most bytes of an error's text. It may quote longer names of a client. Errors of Python models are shorter.
+/// The most bytes of an error's text. Without a limit, an error could quote a long name that a client chose. Errors of Python models are shorter.
 pub const ERROR_BYTES_MAX: usize = INLINE_WORK_BYTES_MAX;
-/// How long a connection that was ended because of its memory, and has released it, may take to tell its client why.
+/// How long a connection that was shed, and has released its memory, may take to send its client the reason. A refused request's body is read for as long
+/// after the answer.
 pub const LEAVE_MAX: Duration = Duration::from_secs(5);
-/// The part of that time for reading what the client still sends, so that it can read the answer then.
+/// How long the rest of a refused body is read and dropped before the answer. Many clients read the answer only after they have sent the body.
 pub const DISCARD_MAX: Duration = Duration::from_secs(1);
 
 const _: () = assert!(FIRST_BLOCK_BYTES_MIN <= FIRST_BLOCK_BYTES_MAX);

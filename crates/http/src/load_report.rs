@@ -1,13 +1,20 @@
-//! How does an answer tell a load balancer how busy the host is?
-//!
-//! A request asks by `endpoint-load-metrics-format: text` or `json`, and its answer has `endpoint-load-metrics`, in the words of ORCA (Open Request
-//! Cost Aggregation). Triton reports the cache of TensorRT-LLM there, and nothing without one. This server reports the load of the host.
+//! How does an answer report to a load balancer how busy the host is?
+//! A request with the header `endpoint-load-metrics-format: text` or `json` gets an answer with the header `endpoint-load-metrics`, in the format of ORCA
+//! (Open Request Cost Aggregation). Triton reports the cache of TensorRT-LLM there, or nothing if there is no such cache. This server reports the load of the
+//! host.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use nerite_api::HostMetrics;
+use nerite_api::{Api, HostMetrics};
 
 const FORMAT: HeaderName = HeaderName::from_static("endpoint-load-metrics-format");
 const REPORT: HeaderName = HeaderName::from_static("endpoint-load-metrics");
+
+/// Adds the report to the headers of an answer, if the request asks for it and processor metrics are on.
+pub fn add_report(api: &Api, format: Option<LoadFormat>, answer: &mut HeaderMap) {
+    if let Some((format, host)) = format.and_then(|format| Some((format, api.host_metrics()?))) {
+        format.report(&host, answer);
+    }
+}
 
 /// The form in which a client wants the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +26,7 @@ pub enum LoadFormat {
 }
 
 impl LoadFormat {
-    /// The format that the request asks for. As in Triton, an unknown format is not an error.
+    /// The format that the request names. As in Triton, an unknown format is not an error.
     pub fn of(headers: &HeaderMap) -> Option<LoadFormat> {
         match headers.get(FORMAT)?.as_bytes() {
             b"text" => Some(LoadFormat::Text),
@@ -28,8 +35,7 @@ impl LoadFormat {
         }
     }
 
-    /// Adds the report to the headers of an answer.
-    pub fn report(self, host: &HostMetrics, headers: &mut HeaderMap) {
+    fn report(self, host: &HostMetrics, headers: &mut HeaderMap) {
         let cpu = share(host.cpu_utilization);
         let memory = share(host.memory_used_bytes as f64 / (host.memory_total_bytes as f64).max(1.0));
         let text = match self {

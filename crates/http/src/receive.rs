@@ -8,14 +8,16 @@
 mod spool;
 mod store;
 
+use std::error::Error;
 use std::future::poll_fn;
+use std::io::{self, ErrorKind};
 use std::pin::{Pin, pin};
 use std::task::{Poll, ready};
 
 use bytes::Bytes;
 use http_body::Body;
 use nerite_budget::{Account, Charge, Shed};
-use nerite_listen::Gate;
+use nerite_listen::BodyReadLimit;
 use nerite_memory::{Buffer, Extent};
 use nerite_request::Status;
 
@@ -35,7 +37,7 @@ pub struct Expected {
     pub tail_at: Option<usize>,
     /// Bytes it may have.
     pub bytes_max: u64,
-    /// Makes the error for a larger body, from the number of bytes so far.
+    /// Makes the error for a larger body, from the number of bytes so far and `bytes_max`.
     pub too_large: fn(u64, u64) -> Status,
 }
 
@@ -94,7 +96,7 @@ impl AsRef<[u8]> for Received {
 /// Reads `body` to its end. Its bytes are charged to `account`.
 pub async fn receive<B>(body: B, expected: Expected, account: &Account) -> Result<Received, Failure>
 where
-    B: Body<Data = Bytes, Error: std::fmt::Display>,
+    B: Body<Data = Bytes, Error: Error + 'static>,
 {
     if expected.declared.is_some_and(|declared| declared > expected.bytes_max) {
         return Err((expected.too_large)(expected.declared.unwrap_or_default(), expected.bytes_max).into());
@@ -104,7 +106,7 @@ where
     }
     let mut body = pin!(body);
     let charge = account.charge(0);
-    let mut chunks = Chunks { expected, count: 0, bytes: 0, charge, gate: Gate::new(account) };
+    let mut chunks = Chunks { expected, count: 0, bytes: 0, charge, read_limit: BodyReadLimit::new(account) };
     let first = match chunks.next(body.as_mut()).await {
         Ok(first) => first.unwrap_or_default(),
         Err(failure) => return Err(refuse(failure, body).await),
@@ -122,7 +124,7 @@ where
     }
 }
 
-/// Reads the rest of a refused body and discards it, if it can be read. The bytes that were received before are freed already.
+/// Reads and discards the rest of a refused body, unless the connection closes. The bytes that were received before are freed already.
 async fn refuse<B: Body<Data = Bytes>>(failure: Refusal, body: Pin<&mut B>) -> Failure {
     match failure {
         Refusal::Of(failure) => {
@@ -165,7 +167,7 @@ impl<F: Into<Failure>> From<F> for Refusal {
 /// Copies `first` and the pieces after it into one block.
 async fn collect<B>(mut body: Pin<&mut B>, chunks: &mut Chunks, first: Bytes) -> Result<Buffer, Refusal>
 where
-    B: Body<Data = Bytes, Error: std::fmt::Display>,
+    B: Body<Data = Bytes, Error: Error + 'static>,
 {
     let mut store = Store::new(chunks.expected.tail_at.unwrap_or_default(), chunks.expected.declared)?;
     store.write(&first)?;
@@ -188,30 +190,30 @@ fn can_stay(frame: &Bytes, tail_at: Option<usize>) -> bool {
     tail.len() < TAIL_KEPT_BYTES_MAX || tail.as_ptr().addr().is_multiple_of(TAIL_ALIGN)
 }
 
-/// The pieces of a body, counted.
+/// Counts the pieces and bytes of a body as they are read.
 struct Chunks {
     expected: Expected,
     count: usize,
     bytes: u64,
     charge: Charge,
-    gate: Gate,
+    read_limit: BodyReadLimit,
 }
 
 impl Chunks {
     async fn next<B>(&mut self, mut body: Pin<&mut B>) -> Result<Option<Bytes>, Refusal>
     where
-        B: Body<Data = Bytes, Error: std::fmt::Display>,
+        B: Body<Data = Bytes, Error: Error + 'static>,
     {
         loop {
-            let (gate, held) = (&mut self.gate, self.charge.bytes());
-            let frame = poll_fn(|cx| match ready!(gate.poll_open(cx, held)) {
+            let (read_limit, held) = (&mut self.read_limit, self.charge.bytes());
+            let frame = poll_fn(|cx| match ready!(read_limit.poll_ready(cx, held)) {
                 Ok(()) => body.as_mut().poll_frame(cx).map(Ok),
                 Err(shed) => Poll::Ready(Err(Refusal::Shed(shed))),
             });
             let Some(frame) = frame.await? else { return Ok(None) };
             let frame = frame.map_err(|error| {
                 let status = Status::invalid(format!("the request body broke off: {error}"));
-                Failure { close: true, ..Failure::plain(status) }
+                Failure { close: true, has_gone: has_gone(&error), ..Failure::plain(status) }
             })?;
             match frame.into_data() {
                 Ok(data) if !data.is_empty() => return Ok(Some(self.count(data)?)),
@@ -239,6 +241,19 @@ impl Chunks {
         }
         Ok(data)
     }
+}
+
+/// Whether a body ended because its connection ended. Otherwise the client sent an invalid body, and waits for the answer.
+fn has_gone(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        if matches!(kind, Some(ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 #[cfg(test)]

@@ -20,9 +20,9 @@ use crate::error_text::cut;
 use crate::events::Events;
 use crate::limits::CHARGED_BYTES_MIN;
 
-/// The Content-Type of nearly everything.
+/// The Content-Type of most answers.
 pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
-/// The Content-Type of errors that come before a call has looked at its body.
+/// The Content-Type of errors before a call has read its body.
 pub const PLAIN: HeaderValue = HeaderValue::from_static("text/plain");
 /// The Content-Type of answers with binary tensors.
 pub const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
@@ -30,7 +30,7 @@ pub const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stre
 /// The bytes of an answer, sent without a copy.
 #[derive(Debug)]
 pub enum Outgoing {
-    /// None.
+    /// No bytes.
     Empty,
     /// One piece.
     Whole(Bytes),
@@ -38,9 +38,9 @@ pub enum Outgoing {
     Pieces(VecDeque<Bytes>),
     /// The pieces, and then events as they are made. The code that writes an event charges it.
     Events {
-        /// The pieces that are there already.
+        /// The pieces that exist already.
         pieces: VecDeque<Bytes>,
-        /// The events to come.
+        /// The events that follow.
         events: Box<Events>,
     },
 }
@@ -96,10 +96,12 @@ pub struct Failure {
     pub close: bool,
     /// Whether to list the supported encodings in a header.
     pub lists_encodings: bool,
+    /// Whether the client disconnected before its whole request had arrived.
+    pub has_gone: bool,
 }
 
 impl Failure {
-    /// Sends the error as plain text, as Triton does for errors before a call reads its body.
+    /// An error whose Content-Type is plain text, as in Triton if a call has not read its body yet.
     pub fn plain(status: Status) -> Failure {
         Failure { content_type: PLAIN, ..status.into() }
     }
@@ -107,7 +109,7 @@ impl Failure {
 
 impl From<Status> for Failure {
     fn from(status: Status) -> Failure {
-        Failure { status, content_type: JSON, close: false, lists_encodings: false }
+        Failure { status, content_type: JSON, close: false, lists_encodings: false, has_gone: false }
     }
 }
 
@@ -163,12 +165,12 @@ pub fn charged(account: &Account, mut response: Response<Outgoing>) -> Response<
     response
 }
 
-/// The path is unknown.
+/// The answer if the path is unknown.
 pub fn not_found() -> Response<Outgoing> {
     error(StatusCode::NOT_FOUND, PLAIN, "Not Found")
 }
 
-/// The client may not make the call, or not now.
+/// The answer to a client that may not make the call, or may not make it now.
 pub fn forbidden(refused: &Refused) -> Response<Outgoing> {
     let code = StatusCode::from_u16(refused.http_status()).unwrap_or(StatusCode::FORBIDDEN);
     let mut response = error(code, PLAIN, &refused.status.message);
@@ -181,7 +183,7 @@ pub fn forbidden(refused: &Refused) -> Response<Outgoing> {
     response
 }
 
-/// The path needs another method. Triton's reason phrase is shorter than the standard's.
+/// The answer if the path needs another method. Its reason phrase is Triton's, which is shorter than the standard one.
 pub fn method_not_allowed(content_type: HeaderValue) -> Response<Outgoing> {
     let mut response = error(StatusCode::METHOD_NOT_ALLOWED, content_type, "Method Not Allowed");
     response.extensions_mut().insert(ReasonPhrase::from_static(b"Not Allowed"));

@@ -24,7 +24,8 @@ pub enum Route<'p> {
         name: &'p str,
         load: bool,
     },
-    /// A kind of shared memory. An empty name means no region, or all.
+    /// A call about shared memory. The name is empty if the path names no region: then all regions of this kind are meant, except by a registration,
+    /// which needs a name.
     Region {
         kind: RegionKind,
         name: &'p str,
@@ -96,7 +97,7 @@ impl<'p> Route<'p> {
         }
     }
 
-    /// The model that it concerns. Trace settings belong to all models of a name.
+    /// The model that the call is for. `None` for trace settings, which all models of one name share.
     pub fn model(&self) -> Option<&'p str> {
         match self {
             Route::Model { name, .. } | Route::Control { name, .. } => Some(name),
@@ -104,7 +105,7 @@ impl<'p> Route<'p> {
         }
     }
 
-    /// The same call of another model.
+    /// The same call for another model.
     pub fn of_model(self, name: &'p str) -> Route<'p> {
         match self {
             Route::Model { version, call, .. } => Route::Model { name, version, call },

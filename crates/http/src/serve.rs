@@ -13,8 +13,9 @@ use hyper_util::rt::TokioIo;
 use nerite_api::Api;
 use nerite_budget::Account;
 use nerite_listen::{
-    Connection, ConnectionLimits, Full, FutureConnection, HANDSHAKE_MAX, Listener, MemoryLimitedStream, Open, Overseer,
-    Peers, Rules, Service, Stream, TimeLimits, Timed, Tls, oversee, until_shed,
+    AdmissionRefused, Connection, ConnectionLimits, ConnectionMonitor, ConnectionRules, FutureConnection,
+    HANDSHAKE_MAX, Listener, MemoryLimitedStream, Open, Peers, Service, Stream, TimeLimits, Timed, Tls,
+    monitor_connection, until_shed,
 };
 use nerite_request::Peer;
 use nerite_watchdog::{Flow, FrontEnd, fair};
@@ -82,25 +83,26 @@ impl Handler for Api {
 /// What all connections share.
 struct ServerState {
     options: Options,
-    rules: Rules,
+    rules: ConnectionRules,
     service: Service,
 }
 
 impl ServerState {
-    fn new(options: Options, rules: Rules) -> Arc<ServerState> {
+    fn new(options: Options, rules: ConnectionRules) -> Arc<ServerState> {
         Arc::new(ServerState { options, rules, service: Service::default() })
     }
 }
 
-/// Serves the connections of `listeners`. Must be called inside an async runtime with I/O and time. An error means that there is no thread that accepts.
-pub fn serve(api: Api, options: Options, rules: Rules, listeners: Vec<Listener>) -> io::Result<Handle> {
+/// Serves the connections of `listeners`. Must be called inside an async runtime with I/O and time. Fails if a thread that accepts
+/// connections cannot be started.
+pub fn serve(api: Api, options: Options, rules: ConnectionRules, listeners: Vec<Listener>) -> io::Result<Handle> {
     serve_by(&Arc::new(api), options, rules, listeners)
 }
 
 pub(crate) fn serve_by(
     handler: &Arc<impl Handler>,
     options: Options,
-    rules: Rules,
+    rules: ConnectionRules,
     listeners: Vec<Listener>,
 ) -> io::Result<Handle> {
     let server = ServerState::new(options, rules);
@@ -114,11 +116,12 @@ pub(crate) fn serve_by(
 
 /// Serves one connection over any stream until it ends.
 pub(crate) async fn serve_stream(api: Api, stream: impl AsyncRead + AsyncWrite + Unpin) {
-    let rules = Rules { peers: Peers::new(ConnectionLimits::for_descriptors(64)), times: TimeLimits::default() };
+    let rules =
+        ConnectionRules { peers: Peers::new(ConnectionLimits::for_descriptors(64)), times: TimeLimits::default() };
     let Ok(permit) = rules.peers.admit(api.peer()) else { return };
     let server = ServerState::new(Options::default(), rules);
-    let overseer = Overseer::new(permit, server.rules.times, server.service.stop_signal());
-    serve_connection(stream, Arc::new(api), overseer, server.service.open()).await;
+    let monitor = ConnectionMonitor::new(permit, server.rules.times, server.service.stop_signal());
+    serve_connection(stream, Arc::new(api), monitor, server.service.open()).await;
 }
 
 impl Handle {
@@ -127,7 +130,7 @@ impl Handle {
         self.0.service.connections()
     }
 
-    /// Its listeners and connections.
+    /// The listeners and connections of the service.
     pub fn service(&self) -> Service {
         self.0.service.clone()
     }
@@ -144,30 +147,30 @@ fn begin(connection: Connection, open: Open, handler: &Arc<impl Handler>, server
     let permit = match server.rules.peers.admit(&connection.peer) {
         Ok(permit) => permit,
         // A client that expects TLS cannot read a plain answer.
-        Err(_) if tls.is_some() => return connection.turn_away(&[]),
-        Err(full) => return connection.turn_away(&refusal(&full)),
+        Err(_) if tls.is_some() => return connection.reject(&[]),
+        Err(refused) => return connection.reject(&refusal(&refused)),
     };
-    let overseer = Overseer::new(permit, server.rules.times, server.service.stop_signal());
+    let monitor = ConnectionMonitor::new(permit, server.rules.times, server.service.stop_signal());
     let handler = handler.for_peer(connection.peer.clone());
     let (flow, handshake_max) = (handler.flow(), server.options.handshake_max);
-    match (connection.into_stream(), tls) {
+    match (connection.into_stream(monitor.permit()), tls) {
         (Ok(Stream::Tcp(stream)), None) => {
-            drop(tokio::spawn(fair(FrontEnd::Http, &flow, serve_connection(stream, handler, overseer, open))));
+            drop(tokio::spawn(fair(FrontEnd::Http, &flow, serve_connection(stream, handler, monitor, open))));
         }
         (Ok(Stream::Tcp(stream)), Some(tls)) => {
-            let serving = serve_secured(stream, tls, handshake_max, handler, overseer, open);
+            let serving = serve_secured(stream, tls, handshake_max, handler, monitor, open);
             drop(tokio::spawn(fair(FrontEnd::Http, &flow, serving)));
         }
         (Ok(Stream::Unix(stream)), _) => {
-            drop(tokio::spawn(fair(FrontEnd::Http, &flow, serve_connection(stream, handler, overseer, open))));
+            drop(tokio::spawn(fair(FrontEnd::Http, &flow, serve_connection(stream, handler, monitor, open))));
         }
         (Err(error), _) => log::warn!("an HTTP connection was closed at once: {error}"),
     }
 }
 
 /// The answer to a client whose connection is refused.
-fn refusal(full: &Full) -> Vec<u8> {
-    let body = write_error(&full.to_string());
+fn refusal(refused: &AdmissionRefused) -> Vec<u8> {
+    let body = write_error(&refused.to_string());
     let head = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
         body.len()
@@ -181,11 +184,11 @@ async fn serve_secured(
     tls: Tls,
     handshake_max: Option<Duration>,
     handler: Arc<impl Handler>,
-    mut overseer: Overseer,
+    mut monitor: ConnectionMonitor,
     open: Open,
 ) {
-    if let Some(stream) = tls.handshake(stream, &mut overseer, handshake_max).await {
-        serve_timed(stream, handler, overseer, open).await;
+    if let Some(stream) = tls.handshake(stream, &mut monitor, handshake_max).await {
+        serve_timed(stream, handler, monitor, open).await;
     }
 }
 
@@ -193,22 +196,22 @@ async fn serve_secured(
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     handler: Arc<impl Handler>,
-    overseer: Overseer,
+    monitor: ConnectionMonitor,
     open: Open,
 ) {
-    let stream = Timed::new(stream, Arc::clone(overseer.progress()));
-    serve_timed(stream, handler, overseer, open).await;
+    let stream = Timed::new(stream, Arc::clone(monitor.progress()));
+    serve_timed(stream, handler, monitor, open).await;
 }
 
-/// Serves a connection whose traffic is recorded in the overseer's [`nerite_listen::Progress`].
+/// Serves a connection whose traffic is recorded in the monitor's [`nerite_listen::Progress`].
 async fn serve_timed(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     handler: Arc<impl Handler>,
-    mut overseer: Overseer,
+    mut monitor: ConnectionMonitor,
     open: Open,
 ) {
     let handler = &*handler;
-    let progress = Arc::clone(overseer.progress());
+    let progress = Arc::clone(monitor.progress());
     let stream = TokioIo::new(MemoryLimitedStream::new(stream, handler.account()));
     let service = service_fn(|request: Request<hyper::body::Incoming>| {
         progress.begin_request();
@@ -219,8 +222,8 @@ async fn serve_timed(
     let connection = http1::Builder::new().auto_date_header(false).serve_connection(stream, service);
     let mut served =
         FutureConnection { connection: pin!(connection), shut_down: |connection| connection.graceful_shutdown() };
-    // A client that is asked to leave has no request under way, so the server does not wait for it.
-    let served_until_shed = oversee(&mut served, &mut overseer, Duration::ZERO);
+    // The grace period is zero, because a connection that the monitor ends has no request under way.
+    let served_until_shed = monitor_connection(&mut served, &mut monitor, Duration::ZERO);
     until_shed(handler.account(), LEAVE_MAX, served_until_shed).await;
     drop(open);
 }

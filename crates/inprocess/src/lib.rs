@@ -4,7 +4,8 @@
 //!   program ──needs──► libtritonserver.so = this crate: the functions of `cabi`, and the server behind TRITONSERVER_ServerNew
 //! ```
 //! The functions are exported by `cabi`, which this crate links to. This crate does what `main` does in the program `nerite`. It is for programs in
-//! C. Rust programs use the server directly:
+//! C. Rust programs use the crate `server` directly. This example is neither compiled nor run, because Cargo does that for no library for C; that of
+//! `server` has the same calls, and is run:
 //!
 //! ```no_run
 //! use nerite_server::InProcess;
@@ -24,7 +25,7 @@ use nerite_server::InProcess;
 static HEAP: nerite_memory::Heap = nerite_memory::Heap;
 
 /// Called when the library is loaded, before any of its functions can be.
-// SAFETY: the section holds addresses of functions that the loader calls with arguments which a function without any does not look at.
+// SAFETY: the loader calls the functions whose addresses are in the section. It passes arguments, which a function without parameters ignores.
 // `loaded` does not unwind: it stores an address.
 #[used]
 #[unsafe(link_section = ".init_array")]

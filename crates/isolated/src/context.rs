@@ -20,6 +20,7 @@ pub(crate) fn to_value(context: &LoadContext) -> Result<Value, Status> {
         "version_dir": absolute(&context.version_dir)?,
         "config": config,
         "settings": context.settings,
+        "host_policies": context.host_policies,
         "cores": context.cores,
         "instances": context.instances,
     }))
@@ -33,6 +34,8 @@ pub(crate) fn from_value(value: &Value) -> Result<LoadContext, Status> {
     let settings = value.get("settings").and_then(Value::as_object).ok_or_else(|| wrong("settings"))?;
     let settings: BTreeMap<String, String> =
         settings.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect();
+    let policies = value.get("host_policies").cloned().ok_or_else(|| wrong("host policies"))?;
+    let host_policies = serde_json::from_value(policies).map_err(|_| wrong("host policies"))?;
     let config = value.get("config").ok_or_else(|| wrong("config"))?;
     let config = from_json(&config.to_string()).map_err(|error| Status::internal(error.to_string()))?;
     Ok(LoadContext {
@@ -42,6 +45,7 @@ pub(crate) fn from_value(value: &Value) -> Result<LoadContext, Status> {
         version_dir: PathBuf::from(text("version_dir")?),
         config: Arc::new(config),
         settings,
+        host_policies,
         cores: count("cores")? as usize,
         instances: count("instances")? as usize,
         models: Models::none(),

@@ -7,10 +7,10 @@
 //!                        how a child starts                                         outputs: Slots over the client's own region
 //! ```
 //!
-//! [`Isolated`] wraps a [`nerite_backend::Runtime`]. A model runs in children, one for each instance, if its parameter
-//! `isolated` is true, or if the operator's setting of that name is true for its backend. Other models run as before.
-//! The child opens the same engine, loads the model, and answers the server's commands ([`work`]). A crash of the
-//! engine fails only the requests that the child had. `docs/isolated.md` says what an operator should know.
+//! [`Isolated`] wraps a [`nerite_backend::Runtime`]. A model runs in children, one for each instance, if its parameter `isolated` is true, or if the
+//! operator's setting of that name is true for its backend. If neither is set, a model with a sandbox is isolated, and so is one for which its
+//! runtime reports a danger. Other models run in the server's process. The child opens the same engine, loads the model, and answers the server's
+//! commands ([`work`]). A crash of the engine fails only the requests that the child had. `docs/isolated.md` says what an operator should know.
 //!
 //! ```
 //! use nerite_isolated::{SETTING, check_setting};
@@ -21,15 +21,15 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod brought_along;
 mod context;
 mod limits;
 mod model;
+mod model_supplied;
 mod output;
 mod runtime;
 mod worker;
 
-pub use brought_along::IsolatedLibraries;
 pub use model::Starter;
+pub use model_supplied::IsolatedLibraries;
 pub use runtime::{Isolated, SETTING, check_setting};
 pub use worker::work;

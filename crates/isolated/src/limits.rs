@@ -8,7 +8,7 @@ pub const LOAD_MAX: Duration = Duration::from_mins(10);
 pub const LEAVE_MAX: Duration = Duration::from_secs(15);
 /// How long a run may continue after all its clients have gone. Then its process is ended.
 pub const GONE_PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes that a child may write to the log in a second, by its standard output and error.
+/// Bytes that a child may write to the log in a second, on its standard output and error.
 pub const LOG_BYTES_PER_S: usize = 64 << 10;
 /// Bytes of one such line. A longer one is divided.
 pub const LINE_BYTES_MAX: usize = 4 << 10;

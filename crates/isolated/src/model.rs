@@ -8,8 +8,8 @@ use std::sync::Arc;
 use nerite_backend::{CostBound, Instance, InstanceSpec, Model, Models};
 use nerite_process::packets::Said;
 use nerite_process::{
-    Blocks, Callees, Channel, Child, Live, Patience, ProcessInstance, ProcessLauncher, ProcessMemory, Silence,
-    Supervisor, Waits,
+    Blocks, Callees, Channel, Child, Hearing, Live, ProcessInstance, ProcessLauncher, ProcessMemory, ProcessTimeouts,
+    Restarts, Silence, Supervisor, Waits,
 };
 use nerite_request::Status;
 use nerite_request::report::MemoryUsage;
@@ -29,15 +29,15 @@ pub type Starter = Arc<dyn Fn(&str) -> Command + Send + Sync>;
 pub(crate) struct Launch {
     pub(crate) supervisor: Supervisor,
     pub(crate) start: Starter,
-    /// The model, for errors; with its backend if that is a compiled one.
+    /// The model's name for errors, with that of its backend if that is a compiled one.
     pub(crate) named: String,
-    /// Whether its standard output and error are read. Otherwise these are the server's.
+    /// Whether the server reads the child's standard output and error. Otherwise the child writes to the server's own.
     pub(crate) captures: bool,
-    /// Its sandbox, if it has one.
+    /// The child's sandbox, if it has one.
     pub(crate) sandbox: Option<Arc<Sandbox>>,
-    /// Set if it may make metrics in the registry of these models; engines of the server may not.
+    /// The models whose registry the child may make metrics in. `None` for engines of the server, which may not make any.
     pub(crate) measured: Option<Models>,
-    /// Files that it needs inside its sandbox.
+    /// Files that the child needs inside its sandbox.
     pub(crate) readable: Arc<[PathBuf]>,
 }
 
@@ -52,14 +52,14 @@ impl Launch {
 
     /// Starts a child with these channels, and waits for the answer to its first command.
     pub(crate) fn first(&self, instance: &str, command: &str, channels: Vec<OwnedFd>) -> Result<(Child, Said), Status> {
-        let patience = Patience { first: LOAD_MAX, last: LEAVE_MAX };
+        let timeouts = ProcessTimeouts { first: LOAD_MAX, last: LEAVE_MAX };
         let failed = |why: String| Status::internal(format!("unable to load {}: {why}", self.named));
         let mut program = self.command(instance);
         let start = || capture(&mut program, &format!("{}, isolated instance '{instance}'", self.named));
         let output = self.captures.then(start).transpose();
         let output =
             output.map_err(|error| failed(format!("the output of instance '{instance}' cannot be read: {error}")))?;
-        let mut child = Child::start(&self.supervisor, program, patience, "{}", channels)
+        let mut child = Child::start(&self.supervisor, program, timeouts, "{}", channels)
             .map_err(|error| failed(format!("the process of instance '{instance}' cannot be started: {error}")))?;
         if let Some(output) = output {
             child = child.with_output(output);
@@ -84,10 +84,12 @@ pub(crate) struct IsolatedModel {
     pub(crate) pools: Arc<Pools>,
     /// The context that is sent to children.
     pub(crate) context: Value,
-    /// For a compiled backend, which may answer requests after their batch.
+    /// What its calls need. Only a compiled backend makes calls, because it may answer requests after their batch.
     pub(crate) calls: Option<Calls>,
     /// The memory that its processes reported.
     pub(crate) memory: Arc<ProcessMemory>,
+    /// How often its processes were started anew.
+    pub(crate) restarts: Arc<Restarts>,
 }
 
 /// The objects that the calls of an instance need.
@@ -99,22 +101,29 @@ pub(crate) struct Calls {
 }
 
 impl Model for IsolatedModel {
-    /// Its process does the work, so the caller waits only for its patience.
+    /// Its process does the work, so the caller waits only for its timeout.
     fn cost_bound(&self) -> CostBound {
-        CostBound::Patience
+        CostBound::Timeout
     }
 
     fn memory_usage(&self) -> Vec<MemoryUsage> {
         self.memory.report()
     }
 
+    fn restarts(&self) -> u64 {
+        self.restarts.count()
+    }
+
     fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
         let instance = json!({ "name": spec.name, "index": spec.index });
         let command = json!({ "do": "initialize", "context": self.context, "instance": instance }).to_string();
         let (launch, instance) = (self.launch.clone(), spec.name.clone());
-        let (calls, memory) = (self.calls.clone(), Arc::clone(&self.memory));
-        let launcher = IsolatedLauncher { launch, instance, command, calls, memory };
-        Ok(Box::new(ProcessInstance::start(Box::new(launcher), Blocks::new(&self.pools))?))
+        let (calls, memory, restarts) = (self.calls.clone(), Arc::clone(&self.memory), Arc::clone(&self.restarts));
+        let launcher = IsolatedLauncher { launch, instance, command, calls, memory, restarts };
+        Ok(Box::new(ProcessInstance::start(
+            Box::new(launcher),
+            Blocks::new(&self.pools).confined(self.launch.sandbox.is_some()),
+        )?))
     }
 }
 
@@ -124,6 +133,7 @@ struct IsolatedLauncher {
     command: String,
     calls: Option<Calls>,
     memory: Arc<ProcessMemory>,
+    restarts: Arc<Restarts>,
 }
 
 impl ProcessLauncher for IsolatedLauncher {
@@ -131,11 +141,11 @@ impl ProcessLauncher for IsolatedLauncher {
         &self.instance
     }
 
-    fn launch(&self) -> Result<Live, Status> {
+    fn launch(&self, _: &Hearing<'_>) -> Result<Live, Status> {
         let Some(Calls { model, models, waits }) = &self.calls else {
             let (child, _) = self.launch.first(&self.instance, &self.command, Vec::new())?;
             self.memory.add(&child);
-            return Ok(Live::new(child, true).with_gone_notices());
+            return Ok(Live::new(child, true).ending_runs());
         };
         let (calls, theirs) = Channel::pair().map_err(|error| {
             Status::unavailable(
@@ -146,6 +156,10 @@ impl ProcessLauncher for IsolatedLauncher {
         self.memory.add(&child);
         let callees = Callees { models: models.clone(), waiter: Arc::new(waits.instance(model)) };
         Ok(Live::new(child, true).with_gone_notices().calling(calls, &self.launch.supervisor, callees))
+    }
+
+    fn restarts(&self) -> &Restarts {
+        &self.restarts
     }
 
     fn is_decoupled(&self) -> bool {

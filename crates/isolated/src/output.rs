@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Starts threads that read the output of `command`, and returns its standard error. The threads end with the process. Lines begin with `whose`.
 ///
-/// Standard output is logged and in no error: the C library keeps it in a buffer, so it may arrive during the run of another request.
+/// Errors quote only standard error. The C library keeps standard output in a buffer, so it may arrive during the run of another request.
 pub(crate) fn capture(command: &mut Command, whose: &str) -> io::Result<ProcessOutput> {
     let (_, stdout) = read_pipe(whose)?;
     let (errors, stderr) = read_pipe(whose)?;
@@ -39,7 +39,7 @@ fn read_pipe(whose: &str) -> io::Result<(ProcessOutput, PipeWriter)> {
 #[expect(clippy::disallowed_methods, reason = "the thread has no other work, and its process is to wait")]
 fn hear(output: &ProcessOutput, whose: &str) {
     let (mut lines, mut budget) = (Lines::default(), Budget::new(now_ns()));
-    output.read_to_end(|chunk| {
+    output.read_to_end(|_, chunk| {
         let now = now_ns();
         budget.refill(now).iter().for_each(|bytes| note_left_out(whose, *bytes));
         lines.add(chunk, |line| note(whose, &mut budget, line));

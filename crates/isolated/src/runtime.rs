@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
 
-use nerite_backend::onnx::knob;
+use nerite_backend::onnx::parameter_or_setting;
 use nerite_backend::{InstanceSpec, LoadContext, Model, Models, Runtime};
 use nerite_config::proto::ModelInstanceGroup;
 use nerite_config::{ModelConfig, needs_graph};
+use nerite_locks::Mutex;
 use nerite_process::{ProcessHost, Waits};
 use nerite_request::Status;
 use nerite_sandbox::Sandbox;
@@ -35,7 +36,7 @@ pub struct Isolated {
     preferred: Mutex<Option<Preferred>>,
 }
 
-/// The answer of one process, for all models whose process would be the same.
+/// The answer of one process. It holds for all models with the same settings, while the library is the same.
 struct Preferred {
     settings: BTreeMap<String, String>,
     modified: Option<SystemTime>,
@@ -56,7 +57,7 @@ impl Isolated {
         }
     }
 
-    /// The same for a compiled backend: it completes each configuration itself, and errors name it.
+    /// The same runtime for a compiled backend: the backend completes each configuration itself, and errors name it.
     pub fn compiled(self) -> Isolated {
         Isolated { is_compiled: true, ..self }
     }
@@ -83,7 +84,7 @@ impl Isolated {
         Ok(Launch { supervisor, start, named, captures: self.is_compiled, sandbox, measured, readable })
     }
 
-    /// The instance groups that a compiled backend prefers. A process is asked, and not again while the library and the settings are the same.
+    /// The instance groups that a compiled backend prefers, as a process reports them. They are kept until the library or the settings change.
     fn preferred_groups(&self, context: &LoadContext) -> Result<Vec<ModelInstanceGroup>, Status> {
         let modified = std::fs::metadata(self.engine()).and_then(|file| file.modified()).ok();
         let known = |one: &&Preferred| one.settings == context.settings && one.modified == modified;
@@ -101,12 +102,12 @@ impl Isolated {
     fn config_from_child(&self, context: &LoadContext, command: &str) -> Result<ModelConfig, Status> {
         let command = json!({ "do": command, "context": context::to_value(context)? }).to_string();
         let (mut child, answer) = self.launch(context)?.first(&context.model, &command, Vec::new())?;
-        // The child finalizes what it made for the answer, or is ended.
+        // When it is dropped, it makes the child finalize what it prepared for the answer, or ends it.
         child.has_model();
         nerite_config::from_json(&answer.config()).map_err(|error| Status::internal(error.to_string()))
     }
 
-    /// Whether the model is isolated. A sandbox confines a process, so a model that asks for a sandbox is isolated.
+    /// Whether the model is isolated. A sandbox confines a process, so a model with a sandbox must be isolated.
     fn is_isolated(&self, context: &LoadContext) -> Result<Option<bool>, Status> {
         let parameter = |key: &str| context.config.parameter(key);
         let isolated = is_isolated(context)?;
@@ -124,7 +125,7 @@ impl Isolated {
     }
 }
 
-/// A host for children, without any yet.
+/// A host that has no children yet.
 pub(crate) fn host() -> ProcessHost {
     ProcessHost::new("nerite-isolated")
 }
@@ -161,6 +162,10 @@ impl Runtime for Isolated {
 
     fn check_models(&self, config: &ModelConfig, models: &Models) -> Result<(), Status> {
         self.inner.check_models(config, models)
+    }
+
+    fn leaves_files_unchanged(&self) -> bool {
+        self.inner.leaves_files_unchanged()
     }
 
     fn trim(&self, rounds_max: u32) {
@@ -212,13 +217,20 @@ impl Runtime for Isolated {
             waits: Arc::clone(&self.waits),
         });
         let memory = Arc::default();
-        Ok(Arc::new(IsolatedModel { launch, pools, context: context::to_value(context)?, calls, memory }))
+        Ok(Arc::new(IsolatedModel {
+            launch,
+            pools,
+            context: context::to_value(context)?,
+            calls,
+            memory,
+            restarts: Arc::default(),
+        }))
     }
 }
 
 /// The value of the model's parameter, else of the operator's setting; `None` if neither is set.
 fn is_isolated(context: &LoadContext) -> Result<Option<bool>, Status> {
-    let Some(text) = knob(context, SETTING) else { return Ok(None) };
+    let Some(text) = parameter_or_setting(context, SETTING) else { return Ok(None) };
     read_choice(text).map_err(|allowed| {
         let whose = if context.config.parameter(SETTING).is_some() {
             format!("'{SETTING}' of model '{}'", context.model)

@@ -1,6 +1,6 @@
 //! How does a child answer its server's commands?
 //!
-//! One after another, on one thread, until it is told to finalize its model or the server closes the channel.
+//! The commands are answered one after another, on one thread, until the server orders to finalize the model or closes the channel.
 
 mod calls;
 mod gone;
@@ -9,7 +9,7 @@ mod memory;
 mod metrics;
 mod models;
 mod requests;
-mod talk;
+mod server_channel;
 mod worker_request;
 
 use std::fs::File;
@@ -17,13 +17,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use nerite_backend::{
     Batch, Infer, Instance, InstanceSpec, LoadContext, Meter, MetricSource, Model, ModelVersion, Models, RequestTimes,
     ResponseDurations, Runtime, Times,
 };
 use nerite_config::ModelConfig;
+use nerite_locks::Mutex;
 use nerite_process::packets::{Answer, Command, DONE, Execution, MemoryReported, Ready, Responded, WrittenResponse};
 use nerite_process::{Channel, Packet};
 use nerite_request::report::MemoryUsage;
@@ -37,18 +38,17 @@ use calls::Calls;
 use gone::Gone;
 use metrics::ServerMetrics;
 use models::ServerModels;
-use requests::Requests;
-use talk::Talk;
+use requests::{Names, Requests};
+use server_channel::ServerChannel;
 use worker_request::{Answered, WorkerRequest};
 
-/// The main function of a process that [`crate::Isolated`] started. It runs one instance of a model on the runtime that
-/// `open` returns, until the server ends it. `open` is given what the engine makes metrics with. The process's standard
-/// input is the server's channel.
+/// The main function of a process that [`crate::Isolated`] started. It runs one instance of a model on the runtime that `open` returns, until the
+/// server ends it. `open` gets the object that makes the engine's metrics. The process's standard input is the server's channel.
 #[expect(clippy::print_stderr, reason = "the worker is a program; its standard error is the server's log")]
 pub fn work(open: impl FnOnce(Arc<dyn MetricSource>) -> Result<Arc<dyn Runtime>, String>) -> ExitCode {
     match begin() {
-        Ok((talk, metrics)) => Worker {
-            talk,
+        Ok((server, metrics)) => Worker {
+            server,
             open: Some(|| open(Arc::new(metrics))),
             runtime: None,
             model: None,
@@ -67,9 +67,9 @@ pub fn work(open: impl FnOnce(Arc<dyn MetricSource>) -> Result<Arc<dyn Runtime>,
 }
 
 /// Opens the channel, and prepares the process.
-fn begin() -> io::Result<(Arc<Talk>, ServerMetrics)> {
-    // The process must not outlive its server, even during a long computation. If the server ended before this call,
-    // the channel is closed.
+fn begin() -> io::Result<(Arc<ServerChannel>, ServerMetrics)> {
+    // The process must not outlive its server, even during a long computation. If the server ended before this call, the channel is closed, and the
+    // first read ends the process.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // The name that `ps` and `top` show. Without it they would show "exe".
     let _ = rustix::thread::set_name(c"nerite-worker");
@@ -85,7 +85,7 @@ fn begin() -> io::Result<(Arc<Talk>, ServerMetrics)> {
     let gone = Gone::new(calls.is_none().then_some(GONE_PATIENCE), end_in_vain);
     let (metrics, measured) = ServerMetrics::new(&side);
     gone.listen(Arc::clone(&side), measured)?;
-    Ok((Arc::new(Talk::new(channel, side, packet, gone, calls)?), metrics))
+    Ok((Arc::new(ServerChannel::new(channel, side, packet, gone, calls)?), metrics))
 }
 
 /// Ends the process, because no client waits for its run and the run cannot be stopped.
@@ -103,14 +103,14 @@ fn end_in_vain() {
 
 /// The child: its engine, and its instance once there is one.
 struct Worker<O> {
-    talk: Arc<Talk>,
+    server: Arc<ServerChannel>,
     /// Opens the engine, once.
     open: Option<O>,
     runtime: Option<Arc<dyn Runtime>>,
     model: Option<Loaded>,
-    /// The model of a load that this process has only prepared. The runtime keeps something for it, but another process loads it.
+    /// The model of a load that this process has only prepared. The runtime may keep data for that load, although another process loads the model.
     kept: Option<LoadContext>,
-    /// The server's models, if there is a channel for calls to reach them.
+    /// The server's models, if this process has a channel for calls.
     models: Option<Arc<dyn Infer>>,
     /// Requests of the last batch that are answered by calls, after the batch itself was answered.
     later: Vec<Arc<WorkerRequest>>,
@@ -119,24 +119,23 @@ struct Worker<O> {
 struct Loaded {
     name: Name,
     version: Name,
-    /// The names of the inputs in the configuration.
-    inputs: Vec<Name>,
+    names: Names,
     is_decoupled: bool,
     /// Whether its requests may run again.
     repeats: bool,
     /// Its executions, also those that it reports after a run.
     executions: Arc<Executions>,
     instance: Box<dyn Instance>,
-    /// After the instance, because fields are dropped in order.
+    /// It is declared after the instance, because fields are dropped in this order.
     model: Arc<dyn Model>,
-    /// The memory that the server was told last.
+    /// The memory that was last reported to the server.
     memory: Vec<MemoryUsage>,
 }
 
 impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
     fn serve(mut self) -> ExitCode {
-        // An error or the end of the channel: the server is gone, or does not need this process any more.
-        while let Ok(Some((command, descriptors))) = self.talk.next_command() {
+        // An error or the end of the channel means that the server has ended, or does not need this process any more.
+        while let Ok(Some((command, descriptors))) = self.server.next_command() {
             let Some(name) = command.name() else { continue };
             let answer = match name {
                 "execute" => self.execute(&command, descriptors),
@@ -149,7 +148,7 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
                 }
                 other => error(Status::unsupported(format!("there is no command '{other}'"))),
             };
-            if self.talk.answer(&answer).is_err() || name == "finalize" {
+            if self.server.answer(&answer).is_err() || name == "finalize" {
                 break;
             }
             self.later.drain(..).for_each(|request| request.go_on());
@@ -186,7 +185,7 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
         self.answer_with(context, &config)
     }
 
-    /// Answers with a configuration. The runtime keeps something of this load for it.
+    /// Answers with a configuration, and notes the load, because the runtime may keep data for it.
     fn answer_with(&mut self, context: LoadContext, config: &ModelConfig) -> Result<String, Status> {
         let config: Value = serde_json::from_str(&nerite_config::to_json(config))
             .map_err(|error| Status::internal(format!("the configuration of model '{}': {error}", context.model)))?;
@@ -196,8 +195,8 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
 
     fn initialize(&mut self, command: &Command) -> Result<String, Status> {
         let mut context = context::from_value(command.part("context"))?;
-        if let Some(calls) = self.talk.calls() {
-            let models: Arc<dyn Infer> = Arc::new(ServerModels::new(&self.talk, calls));
+        if let Some(calls) = self.server.calls() {
+            let models: Arc<dyn Infer> = Arc::new(ServerModels::new(&self.server, calls));
             context.models = Models::of(Arc::downgrade(self.models.insert(models)));
         }
         let read = command.part("instance");
@@ -208,25 +207,28 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
         context.files.end(&context.model)?;
         let is_decoupled = context.config.decoupled();
         let repeats = context.config.sequence_batching().is_some_and(|batching| batching.iterative_sequence);
-        let inputs = context.config.input.iter().map(|input| input.name.as_str().into()).collect();
+        let names = Names {
+            inputs: context.config.input.iter().map(|input| input.name.as_str().into()).collect(),
+            outputs: context.config.output.iter().map(|output| output.name.as_str().into()).collect(),
+        };
         let (name, version) = (context.model.into(), context.version.to_string().into());
-        let executions = Arc::new(Executions { since: Mutex::default(), talk: Arc::clone(&self.talk) });
+        let executions = Arc::new(Executions { since: Mutex::default(), server: Arc::clone(&self.server) });
         let memory = Vec::new();
-        let mut loaded = Loaded { name, version, inputs, is_decoupled, repeats, executions, instance, model, memory };
-        loaded.report_memory(&self.talk);
+        let mut loaded = Loaded { name, version, names, is_decoupled, repeats, executions, instance, model, memory };
+        loaded.report_memory(&self.server);
         self.model = Some(loaded);
-        Ok(Ready { python: None, numpy: None, guard: true, decides: false }.to_string())
+        Ok(Ready { guard: true, ..Ready::default() }.to_string())
     }
 
     fn execute(&mut self, command: &Command, descriptors: Vec<OwnedFd>) -> String {
-        if let Err(text) = self.talk.memory().map(command.map(), descriptors) {
-            let unmapped = self.talk.memory().take_unmapped();
+        if let Err(text) = self.server.memory().map(command.map(), descriptors) {
+            let unmapped = self.server.memory().take_unmapped();
             return Answer { error: Some(&text), unmapped: &unmapped, ..Answer::default() }.to_string();
         }
         let Some(loaded) = &mut self.model else {
             return Answer { error: Some("it has no model"), ..Answer::default() }.to_string();
         };
-        let requests = Requests::read(&self.talk, command, &loaded.inputs, loaded.is_decoupled);
+        let requests = Requests::read(&self.server, command, &loaded.names, loaded.is_decoupled);
         let meter = Arc::<Executions>::clone(&loaded.executions);
         let version = ModelVersion::new(loaded.name.clone(), loaded.version.clone(), meter);
         let jobs = requests.jobs(&version, loaded.repeats);
@@ -237,7 +239,7 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
                 log::error!("model '{}' panicked; its request was answered with an error", loaded.name);
             }
         }
-        loaded.report_memory(&self.talk);
+        loaded.report_memory(&self.server);
         let executions = Arc::clone(&loaded.executions);
         let answers = self.answers(&requests);
         let responses: Vec<_> =
@@ -247,8 +249,8 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
             responses: Some(&responses),
             lost: (!lost.is_empty()).then_some(&lost),
             executions: Some(&executions),
-            copied: &self.talk.take_copied(),
-            unmapped: &self.talk.memory().take_unmapped(),
+            copied: &self.server.take_copied(),
+            unmapped: &self.server.memory().take_unmapped(),
             ..Answer::default()
         };
         answer.to_string()
@@ -257,9 +259,9 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
     /// The answer of each request after the run has ended; `None` for those that are answered by calls. Without calls,
     /// this waits for each answer.
     fn answers(&mut self, requests: &Requests) -> Vec<Option<Answered>> {
-        if self.talk.calls().is_none() {
+        if self.server.calls().is_none() {
             let answers = requests.answers().map(|(request, response)| Some(Answered::of(request, response))).collect();
-            self.talk.gone().is_over();
+            self.server.gone().is_over();
             return answers;
         }
         let settle = |request: &Arc<WorkerRequest>| {
@@ -275,10 +277,10 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
 
 impl Loaded {
     /// Reports the memory of the backend to the server if it has changed.
-    fn report_memory(&mut self, talk: &Talk) {
+    fn report_memory(&mut self, server: &ServerChannel) {
         let memory = self.model.memory_usage();
         if memory != self.memory {
-            talk.report(&MemoryReported(&memory));
+            server.report(&MemoryReported(&memory));
             self.memory = memory;
         }
     }
@@ -298,7 +300,7 @@ fn cut(mut status: Status) -> Status {
 struct Executions {
     /// Executions since the last report to the server.
     since: Mutex<Vec<(u64, Times)>>,
-    talk: Arc<Talk>,
+    server: Arc<ServerChannel>,
 }
 
 impl Executions {
@@ -327,6 +329,6 @@ impl Meter for Executions {
     }
 
     fn response(&self, index: u64, durations: &ResponseDurations) {
-        self.talk.report(&Responded(index, *durations));
+        self.server.report(&Responded(index, *durations));
     }
 }

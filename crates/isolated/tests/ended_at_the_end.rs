@@ -15,9 +15,7 @@ use nerite_backend::identity::Identity;
 use nerite_backend::{Batch, Instance, InstanceSpec, Job, Meter, ModelVersion, Outcome, RequestTimes, Runtime, Times};
 use nerite_isolated::{Isolated, Starter, work};
 use nerite_memory::Buffer;
-use nerite_request::{
-    AdmittedRequest, Cancel, Code, ExactlyOne, InferResponse, Name, Parameters, Recycled, Reply, Sequence,
-};
+use nerite_request::{AdmittedRequest, Cancel, Code, ExactlyOne, InferResponse, Recycled, Reply};
 use nerite_request::{Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
@@ -25,7 +23,7 @@ use nerite_tensor::{DataType, Shape, Tensor};
 const CHILD: &str = "NERITE_TEST_GONE_CHILD";
 /// How long a process lets its run continue after the last client has gone.
 const PATIENCE_MS: u64 = 5000;
-/// When the client goes this late, its run ends at the same time as the patience.
+/// When the client goes this late, its run ends at the same time as the timeout.
 const GOES_MS: u64 = 1200;
 /// Clients go at each of this many milliseconds before and after, and one each much earlier and later.
 const AROUND_MS: u64 = 10;
@@ -79,18 +77,11 @@ fn infer(instance: &mut dyn Instance, number: i32, cancel: Cancel) -> Answers {
     };
     let data = Buffer::from_numbers(vec![number]);
     let request = AdmittedRequest {
-        id: Name::default(),
-        rows: 1,
         inputs: [Tensor { name: "x".into(), datatype: DataType::Int32, shape: Shape::from_slice(&[1]), data }]
             .into_iter()
             .collect(),
         wanted: vec![Wanted { name: "y".into(), slot: None }].into(),
-        priority: 0,
-        timeout_us: 0,
-        sequence: Sequence::default(),
-        parameters: Parameters::new(),
-        cancel,
-        reply: Reply::new(sink),
+        ..AdmittedRequest::cancelled_by(cancel, Reply::new(sink))
     };
     let job = Job::new(request, ModelVersion::unmetered("m").begin(), 1);
     instance.run(Batch { jobs: vec![job].into(), meter: Arc::new(NoMeter) });

@@ -223,8 +223,8 @@ fn a_process_that_dies_fails_its_request_and_no_other() {
         let error = echo(&mut *instance, &[2]).unwrap_err();
         killer.join().unwrap();
         let text = format!(
-            "model 'm', isolated instance 'm_0': its process was ended by signal {signal} ({name}) while it had this request; the \
-             next request starts it anew"
+            "model 'm', isolated instance 'm_0': its process was ended by signal {signal} ({name}) while it had this request; it is \
+             started anew"
         );
         assert_eq!((error.code, error.message), (Code::Internal, text));
         check_echo(&mut *instance, &[3]);

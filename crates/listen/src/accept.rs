@@ -1,9 +1,8 @@
 //! Which thread accepts connections?
 //!
 //! Each listener has a thread of its own. It only accepts, identifies and admits connections. The threads of the runtime serve them.
-//!
-//! The kernel keeps the connections of all clients in one queue per listener, in the order in which they came. So this queue must stay short. A
-//! thread that also serves connections would come to it late, and a client that opens many connections would then delay all others.
+//! The kernel keeps the connections of all clients in one queue per listener, in the order of their arrival. So this queue must stay short. A thread that
+//! also serves connections would empty the queue late, and a client that opens many connections would then delay all others.
 
 use std::convert::Infallible;
 use std::io;
@@ -18,7 +17,7 @@ use crate::limits::{ACCEPT_PAUSE, CLOSING_PAUSE};
 use crate::stop_signal::StopSignal;
 use crate::{Connection, Listener, Peers};
 
-/// As [`crate::Service::accept`], until `stop`.
+/// Does what [`crate::Service::accept`] says, until `stop`.
 pub(crate) fn spawn_acceptor(
     service: &'static str,
     listener: Arc<Listener>,
@@ -31,7 +30,7 @@ pub(crate) fn spawn_acceptor(
     start_thread(move || {
         let _context = runtime.enter();
         run(service, &listener, peers.as_deref(), &begin);
-        // In this order, so that the file of a Unix socket is gone when the front end has stopped.
+        // The listener is dropped first, so that the file of a Unix socket is removed before the front end counts as stopped.
         drop(listener);
         drop((begin, running));
     })
@@ -52,8 +51,8 @@ fn start_thread(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 #[expect(clippy::disallowed_methods, reason = "this thread serves no connections")]
 fn run(service: &str, listener: &Listener, peers: Option<&Peers>, begin: &impl Fn(Connection)) {
     loop {
-        // Each evicted connection has a descriptor until its task has closed it, which the task does as soon as it runs.
-        while peers.is_some_and(Peers::has_many_closing) && !listener.is_closed() {
+        // Each evicted connection has a descriptor until its task closes it. The task does that as soon as it runs.
+        while (peers.is_some_and(Peers::has_many_closing) || listener.has_many_closing()) && !listener.is_closed() {
             thread::sleep(CLOSING_PAUSE);
         }
         let accepted = listener.accept();
@@ -62,7 +61,7 @@ fn run(service: &str, listener: &Listener, peers: Option<&Peers>, begin: &impl F
         }
         match accepted {
             Ok(connection) => begin(connection),
-            // No connection waits any more. Another error leaves those that wait in the queue, so they are accepted later.
+            // No connection waits any more. After any other error the waiting connections stay in the queue and are accepted later.
             Err(error) if listener.is_draining() && means_end(&error) => return,
             // The client closed the connection before it was accepted.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
@@ -74,7 +73,7 @@ fn run(service: &str, listener: &Listener, peers: Option<&Peers>, begin: &impl F
     }
 }
 
-/// Whether this error of an accept means that the socket listens no longer and that nothing waits at it.
+/// Whether this error of an accept means that the socket no longer listens and that no connection waits at it.
 fn means_end(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
 }
@@ -138,7 +137,7 @@ mod tests {
         let peers = Peers::new(ConnectionLimits::for_descriptors(64));
         let begin = move |connection: Connection, _| {
             send.send(connection.peer.clone()).unwrap();
-            drop(connection.into_stream().unwrap());
+            drop(connection);
         };
         service.accept("test", Arc::new(listener), Some(peers), begin).unwrap();
         TestService { address, service, begun }

@@ -1,11 +1,11 @@
 //! How are all front ends closed within one time limit?
 //!
 //! ```text
-//!   first ── told ── their connections end ──┐              deadline
-//!   last            told ────────────────────┴─ theirs end ────┤ what is left is cut
+//!   first ── stop ── their connections end ──┐              deadline
+//!   last            stop ────────────────────┴─ theirs end ────┤ what is left is cut
 //! ```
-//! A client decides how long its connection takes to end: it may read slowly. So the waits for connections share one deadline, and there is none for each
-//! connection or listener.
+//! A client decides how long its connection takes to end, because it may read slowly. So all waits for connections share one deadline. Connections and
+//! listeners have no deadlines of their own.
 
 use std::fmt;
 use std::pin::pin;
@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::Service;
 use crate::limits::LAST_CLOSING_MIN;
 
-/// A front end, under its name in the log.
+/// A front end and its name in the log.
 #[derive(Clone, Debug)]
 pub struct NamedService {
     /// For example `HTTP`.
@@ -39,8 +39,8 @@ impl fmt::Display for Cut {
     }
 }
 
-/// Stops the `first` front ends, and then the `last` ones: when the first have closed, or shortly before the deadline. Returns at the deadline, at the latest.
-/// The front ends that have open connections then are returned, and the caller ends the runtime that serves them.
+/// Stops the `first` front ends. Stops the `last` ones when the first have closed, or shortly before the deadline. Returns at the deadline at the latest,
+/// with the front ends that still have open connections. The caller then ends the runtime that serves them.
 pub async fn close_all(first: &[NamedService], last: &[NamedService], deadline: Instant) -> Vec<Cut> {
     let now = Instant::now();
     let last_at = deadline.checked_sub(LAST_CLOSING_MIN).unwrap_or(now).max(now);
@@ -60,7 +60,7 @@ pub async fn close_all(first: &[NamedService], last: &[NamedService], deadline: 
     first.iter().chain(last).map(cut).filter(|cut| cut.connections > 0).collect()
 }
 
-/// Tells all of them, before any is waited for.
+/// Stops all services at once, and then waits for each.
 fn stop_all(services: &[NamedService]) -> impl Future<Output = ()> + use<> {
     let stops: Vec<_> = services.iter().map(|one| one.service.stop()).collect();
     async {
@@ -90,7 +90,7 @@ mod tests {
         (begun.elapsed(), cut.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
     }
 
-    /// A connection that ends when it is told to, after that time.
+    /// Opens a connection that ends this long after the stop.
     fn ends_after(service: &Service, after: Duration) {
         let (mut stop, open) = (service.stop_signal(), service.open());
         tokio::spawn(async move {

@@ -12,15 +12,18 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod body_read_limit;
+mod closers;
 mod closing;
+mod connection_monitor;
+mod descriptors_passed;
 mod forward;
-mod gate;
 pub mod limits;
 mod listener;
 mod local_addresses;
+mod local_stream;
 mod memory_limited_stream;
 mod netlink;
-mod overseer;
 mod peer;
 mod peers;
 mod progress;
@@ -31,14 +34,21 @@ mod stop_signal;
 mod timed;
 mod tls;
 mod unix;
+mod unix_socket;
 
+pub use body_read_limit::{BodyReadLimit, shed, until_shed};
+pub use closers::SocketEntry;
 pub use closing::{Cut, NamedService, close_all};
-pub use gate::{Gate, shed, until_shed};
+pub use connection_monitor::{
+    ConnectionMonitor, ConnectionRules, EndReason, FutureConnection, Served, monitor_connection,
+};
+pub use descriptors_passed::{DescriptorsPassed, peek};
 pub use limits::{BACKLOG, HANDSHAKE_MAX};
 pub use listener::{BindError, Connection, Endpoint, Listener, Stream, bind};
+pub use local_stream::{LocalStream, watch};
 pub use memory_limited_stream::MemoryLimitedStream;
-pub use overseer::{FutureConnection, Overseer, Rules, Served, Why, oversee};
-pub use peers::{ConnectionCounts, ConnectionLimits, ConnectionPermit, Full, Peers};
+pub use nerite_shm::PeerCredentials;
+pub use peers::{AdmissionRefused, ConnectionCounts, ConnectionLimits, ConnectionPermit, Peers};
 pub use progress::{Awaited, Progress, Snapshot};
 pub use service::{Open, Service};
 pub use stall::{Overdue, StallTimer, TimeLimits, sleep_or_forever};
@@ -46,3 +56,4 @@ pub use stop_signal::StopSignal;
 pub use timed::Timed;
 pub use tls::{ApplicationProtocol, Tls, TlsError, TlsFiles};
 pub use unix::{OWNER_ONLY, SocketFile};
+pub use unix_socket::UnixSocket;

@@ -10,7 +10,7 @@ pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The most connections, even if the limit on open files allows more. An idle one takes up to about 20 KiB.
 pub const CONNECTIONS_MAX: usize = 16_384;
-/// The fewest connections. With fewer there would be none for the reserves.
+/// The fewest connections. With fewer, the reserves would be empty.
 pub const CONNECTIONS_MIN: usize = 16;
 /// One descriptor in this many is not used for connections. It is reserved for regions, leases, sessions, models and files.
 pub const DESCRIPTORS_PER_RESERVED: u64 = 4;
@@ -23,7 +23,7 @@ pub const CONNECTIONS_PER_OTHERS_RESERVE: usize = 8;
 /// Evicted connections may stay open for a moment, so that their clients see a graceful end. If there are more of them than one in this
 /// many connections, further ones are closed at once.
 pub const CONNECTIONS_PER_LINGERING: usize = 16;
-/// No connection is accepted while the evicted ones that are still open are one in this many: each of them has a descriptor.
+/// No connection is accepted while this fraction (1/n) of the limit on connections is evicted and still open, because each of these has a descriptor.
 pub const CONNECTIONS_PER_CLOSING: usize = 6;
 /// Time between two checks of how many are still open.
 pub const CLOSING_PAUSE: Duration = Duration::from_millis(1);
@@ -34,8 +34,32 @@ pub const PEERS_CHECKED_MAX: usize = 4;
 /// Pause between two log lines about connections that were refused or ended early.
 pub const LOG_PAUSE: Duration = Duration::from_secs(1);
 
+/// The most threads that close Unix sockets where a client can make a close take long. Each peer has one at a time, so closes of other peers wait only if
+/// more peers than this do that.
+pub const CLOSERS_MAX: usize = 64;
+/// Further such threads for the sockets of operators: root, and the server's user.
+pub const CLOSERS_OPERATOR_RESERVE: usize = 2;
+/// Such a thread ends when nothing was to be closed for this long.
+pub const CLOSER_IDLE: Duration = Duration::from_secs(5);
+/// The least limit on evicted connections whose sockets wait for such threads. The limit is otherwise one in [`CONNECTIONS_PER_LINGERING`] of all
+/// connections.
+pub const CLOSING_ASIDE_MIN: usize = 16;
+/// One peer may have one in this many of the evicted connections whose sockets wait for such threads.
+pub const PEERS_PER_CLOSING_ASIDE: usize = 4;
+/// The most connections at Unix sockets that were rejected and wait to be closed. They do not count for the limits on connections, and each has a
+/// descriptor.
+pub const REJECTED_MAX: usize = 64;
+/// The most bytes that one call reads from a Unix socket that must be peeked first. The kernel copies such bytes twice. With this size they are still in
+/// the processor's cache at the second copy.
+pub const PEEKED_BYTES_MAX: usize = 64 << 10;
+
 /// Pause between two checks of whether the certificates of a port changed on disk.
 pub const CERTIFICATES_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a connection waits for such a check, which may hang if the files are on a mount that does not answer. After that the connection gets the
+/// certificate in use.
+pub const CERTIFICATES_WAIT_MAX: Duration = Duration::from_millis(100);
+/// The most bytes of a file of certificates, or of a key.
+pub const CERTIFICATES_BYTES_MAX: u64 = 4 << 20;
 /// Time that a client has for a TLS handshake, unless the operator says otherwise.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(20);
 
@@ -62,10 +86,10 @@ pub const BODY_BYTES_PER_SECOND_MIN: u64 = 1024;
 pub const CHECKS_PER_LIMIT: u32 = 4;
 /// The least time between two checks, whatever the limit.
 pub const CHECK_PAUSE_MIN: Duration = Duration::from_millis(1);
-/// While the server stops, a client that reads nothing of its answer for this long loses it.
+/// While the server stops, a connection is ended if its client reads nothing of an answer for this long.
 pub const STOPPING_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
-/// The front ends that are closed last are told to close this long before the deadline, even if others are not closed then. Their clients have
-/// [`STOPPING_WRITE_TIMEOUT`], and its end is noticed late.
+/// The front ends that are closed last begin to close this long before the deadline, even if the first ones are still open. This is longer than
+/// [`STOPPING_WRITE_TIMEOUT`], whose end is noticed late ([`CHECKS_PER_LIMIT`]).
 pub const LAST_CLOSING_MIN: Duration = Duration::from_millis(1300);
 
 const _: () = assert!(CONNECTIONS_MIN >= 2 * CONNECTIONS_PER_OTHERS_RESERVE);

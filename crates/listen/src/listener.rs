@@ -3,20 +3,25 @@
 use std::io::{self, Read, Write};
 use std::net::{self, Shutdown, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nerite_request::Peer;
 use rustix::io::retry_on_intr;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, acceptfrom_with, socket_with, sockopt};
-use tokio::net::{TcpStream, UnixStream};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, acceptfrom_with, recv, send, socket_with, sockopt,
+};
+use tokio::net::TcpStream;
 
+use crate::closers::CLOSERS;
 use crate::limits::{self, BACKLOG};
 use crate::local_addresses;
+use crate::local_stream::LocalStream;
 use crate::peer;
+use crate::peers::ConnectionPermit;
 use crate::sock_diag;
 use crate::unix::{OWNER_ONLY, SocketFile, bind_unix, may_be_socket};
+use crate::unix_socket::UnixSocket;
 
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +39,7 @@ pub enum Endpoint {
     Unix {
         /// The path of its file.
         path: PathBuf,
-        /// The mode of the file, which says who may connect.
+        /// The mode of the file, which decides who may connect.
         mode: u32,
         /// Whether it preserves the boundaries of packets (`SOCK_SEQPACKET`). Otherwise it is a stream.
         packets: bool,
@@ -74,7 +79,7 @@ enum Socket {
     Unix {
         /// Declared first, so that the file is removed before the listener is closed.
         file: SocketFile,
-        listener: OwnedFd,
+        listener: UnixSocket,
     },
 }
 
@@ -82,15 +87,15 @@ enum Socket {
 #[derive(Debug)]
 pub struct Connection {
     socket: Accepted,
-    /// The client, as the kernel names it.
+    /// The client, as the kernel identifies it.
     pub peer: Peer,
 }
 
-/// A non-blocking socket that no async runtime knows yet.
+/// A non-blocking socket that is not registered with an async runtime yet.
 #[derive(Debug)]
 enum Accepted {
     Tcp(net::TcpStream),
-    Unix(unix::net::UnixStream),
+    Unix(UnixSocket),
 }
 
 /// The socket of a connection in an async runtime.
@@ -98,8 +103,8 @@ enum Accepted {
 pub enum Stream {
     /// TCP with TCP_NODELAY: a small answer is not delayed until the one before is acknowledged.
     Tcp(TcpStream),
-    /// A Unix socket, of the type that its endpoint says.
-    Unix(UnixStream),
+    /// A Unix socket.
+    Unix(LocalStream),
 }
 
 impl Endpoint {
@@ -110,21 +115,33 @@ impl Endpoint {
 }
 
 impl Connection {
-    /// Registers the socket with the current async runtime. An error means that the runtime is being shut down.
-    pub fn into_stream(self) -> io::Result<Stream> {
+    /// Registers the socket with the current async runtime. An error means that the runtime is being shut down. The connection counts as open until its socket
+    /// is closed, which may be after the permit is dropped.
+    pub fn into_stream(self, permit: &ConnectionPermit) -> io::Result<Stream> {
         match self.socket {
             Accepted::Tcp(stream) => TcpStream::from_std(stream).map(Stream::Tcp),
-            Accepted::Unix(stream) => UnixStream::from_std(stream).map(Stream::Unix),
+            Accepted::Unix(mut socket) => {
+                socket.hold(permit.socket_entry());
+                LocalStream::new(socket).map(Stream::Unix)
+            }
         }
     }
 
-    /// Whether it came over TCP.
+    /// The non-blocking Unix socket, which is not registered with an async runtime yet. `None` for TCP.
+    pub fn into_unix(self) -> Option<UnixSocket> {
+        match self.socket {
+            Accepted::Tcp(_) => None,
+            Accepted::Unix(socket) => Some(socket),
+        }
+    }
+
+    /// Whether the connection is over TCP.
     pub fn is_tcp(&self) -> bool {
         matches!(self.socket, Accepted::Tcp(_))
     }
 
-    /// Closes the connection. Sends `message` before, if that is possible without waiting.
-    pub fn turn_away(self, message: &[u8]) {
+    /// Sends `message`, if that is possible without waiting, and closes the connection.
+    pub fn reject(self, message: &[u8]) {
         // The client's bytes are read first. Closing a socket with unread bytes resets the connection, and the message would be lost. Errors are
         // ignored, because a client that has closed the connection or does not read cannot get the message.
         let mut unread = [0; 4096];
@@ -134,9 +151,11 @@ impl Connection {
                 let _ = stream.write(message);
                 let _ = stream.shutdown(Shutdown::Write);
             }
-            Accepted::Unix(mut stream) => {
-                let _ = stream.read(&mut unread);
-                let _ = stream.write(message);
+            Accepted::Unix(socket) => {
+                if !socket.takes_descriptors() {
+                    let _ = recv(&socket, &mut unread, RecvFlags::DONTWAIT);
+                }
+                let _ = send(&socket, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
             }
         }
     }
@@ -171,16 +190,16 @@ impl Listener {
         Ok(match &self.socket {
             Socket::Tcp(_) => {
                 let stream = net::TcpStream::from(socket);
-                // This fails only for a connection that is closed already. The first read finds that.
+                // This fails only for a connection that is closed already. The first read reports that.
                 let _ = stream.set_nodelay(true);
                 let address = address.and_then(|address| SocketAddr::try_from(address).ok());
                 let peer = address.map_or(Peer::Unknown, |address| peer::of_tcp(&stream, address));
                 Connection { socket: Accepted::Tcp(stream), peer }
             }
-            Socket::Unix { .. } => {
-                let stream = unix::net::UnixStream::from(socket);
-                let peer = peer::of_unix(&stream);
-                Connection { socket: Accepted::Unix(stream), peer }
+            Socket::Unix { listener, .. } => {
+                let peer = peer::of_unix(&socket);
+                let socket = UnixSocket::accepted(socket, listener.takes_descriptors(), &peer);
+                Connection { socket: Accepted::Unix(socket), peer }
             }
         })
     }
@@ -191,8 +210,8 @@ impl Listener {
         self.shut_down();
     }
 
-    /// Refuses new connections. Those that wait at a Unix socket are still accepted, and then [`Listener::accept`] fails. Those that wait at a TCP port
-    /// are closed by the kernel.
+    /// Refuses new connections. Connections that wait at a Unix socket are still accepted, and then [`Listener::accept`] fails. The kernel closes connections
+    /// that wait at a TCP port.
     pub fn drain(&self) {
         self.is_draining.store(true, Ordering::Release);
         self.shut_down();
@@ -203,13 +222,18 @@ impl Listener {
         self.is_closed.load(Ordering::Acquire)
     }
 
+    /// Whether no connection may be accepted, because many that were rejected here are still being closed.
+    pub(crate) fn has_many_closing(&self) -> bool {
+        matches!(&self.socket, Socket::Unix { listener, .. } if listener.takes_descriptors() && CLOSERS.has_many_rejected())
+    }
+
     /// Whether [`Listener::drain`] was called.
     pub(crate) fn is_draining(&self) -> bool {
         self.is_draining.load(Ordering::Acquire)
     }
 
     fn shut_down(&self) {
-        // It cannot fail for a listening socket.
+        // `shutdown` cannot fail for a listening socket.
         let _ = rustix::net::shutdown(self.fd(), rustix::net::Shutdown::Both);
     }
 
@@ -243,7 +267,7 @@ fn bind_tcp(address: &str, port: u16, reuse_port: bool) -> io::Result<net::TcpLi
     let at = (bare, port).to_socket_addrs()?.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
     let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // Without it a restart within minutes would find the port in use by closed connections (TIME_WAIT).
+    // Without this option, a restart within minutes would find the port in use by closed connections (TIME_WAIT).
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if reuse_port {
         sockopt::set_socket_reuseport(&socket, true)?;
@@ -277,6 +301,8 @@ fn keep_alive(socket: &OwnedFd) {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::os::unix;
+
     use super::*;
 
     fn local(port: u16) -> Endpoint {
@@ -300,17 +326,17 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_is_turned_away_gets_the_message_and_the_end() {
+    fn a_client_that_is_rejected_gets_the_message_and_the_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let (tcp, unix) = (bind(&local(0)).unwrap(), bind(&Endpoint::unix(&path)).unwrap());
         let mut client = net::TcpStream::connect(tcp.address().unwrap()).unwrap();
         let mut answer = String::new();
         client.write_all(b"let me in").unwrap();
-        tcp.accept().unwrap().turn_away(b"full");
+        tcp.accept().unwrap().reject(b"full");
         client.read_to_string(&mut answer).unwrap();
         let mut client = unix::net::UnixStream::connect(&path).unwrap();
-        unix.accept().unwrap().turn_away(b" as well");
+        unix.accept().unwrap().reject(b" as well");
         client.read_to_string(&mut answer).unwrap();
         assert_eq!(answer, "full as well");
     }

@@ -1,6 +1,6 @@
 //! Is an address one of this host, and which network device has it?
 //!
-//! The kernel's routing table answers over netlink (`rtnetlink(7)`) with one exact lookup.
+//! The kernel answers over netlink (`rtnetlink(7)`) with one exact lookup in its routing table.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -26,7 +26,7 @@ const FIXED: usize = HEADER + 12;
 const KIND: usize = HEADER + 7;
 /// Bytes of the head of an attribute.
 const ATTRIBUTE: usize = 4;
-/// Bytes of an answer that are read. Those of a local address have some 120.
+/// The most bytes of an answer that are read. The answer for a local address has about 120.
 const ANSWER_BYTES: usize = 512;
 
 static CHANNEL: Channel = Channel::new(None);
@@ -34,19 +34,18 @@ static CHANNEL: Channel = Channel::new(None);
 /// Whether the address belongs to this network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Locality {
-    /// It does. The index of the device that has it, where the kernel tells.
+    /// It belongs to this namespace. `device` is the index of the device that has the address, if the kernel reports it.
     Local { device: Option<u32> },
     /// It belongs to another host or namespace.
     Remote,
 }
 
-/// Opens the channel before the first question. So the number of open descriptors does not change later, and a server without free ones can still
-/// ask.
+/// Opens the channel before the first lookup. So the number of open descriptors does not change later, and lookups work even if no descriptor is free.
 pub(crate) fn prepare() {
     CHANNEL.prepare();
 }
 
-/// Where the address of a client is. `device` is the index of the device that the address is meant for, or 0.
+/// Whether the address of a client belongs to this network namespace. `device` is the index of the device that the address is meant for, or 0.
 pub(crate) fn locality_of(client: SocketAddr, device: u32) -> Locality {
     let mut answer = [0; ANSWER_BYTES];
     let received = CHANNEL.exchange(&request(client.ip(), device), &mut answer).ok();
@@ -54,7 +53,7 @@ pub(crate) fn locality_of(client: SocketAddr, device: u32) -> Locality {
     locality.unwrap_or_else(|| locality_by_binding(client))
 }
 
-/// The answer if the kernel does not let us read the routing table: a socket can be bound only to an address of this host. If the result is not
+/// The locality if the kernel does not permit reading the routing table. A socket can be bound only to an address of this host. If the result is not
 /// clear, the address counts as one of this host, because that gives the client fewer rights.
 fn locality_by_binding(mut client: SocketAddr) -> Locality {
     client.set_port(0);
@@ -83,7 +82,7 @@ fn request(address: IpAddr, device: u32) -> Vec<u8> {
     bytes
 }
 
-/// Writes the head of an attribute of `bytes` that fills them.
+/// Writes the head of an attribute that fills `bytes`.
 fn write_attribute_head(bytes: &mut [u8], kind: u16) {
     let length = bytes.len() as u16;
     bytes[..2].copy_from_slice(&length.to_ne_bytes());
@@ -110,7 +109,7 @@ fn device(mut attributes: &[u8]) -> Option<u32> {
         if kind == DEVICE {
             return attributes.get(ATTRIBUTE..)?.first_chunk().copied().map(u32::from_ne_bytes);
         }
-        // Each attribute begins at a multiple of four. A length of zero would never end.
+        // Each attribute begins at a multiple of four. With a length of zero, the loop would not end.
         attributes = attributes.get(length.max(ATTRIBUTE).next_multiple_of(4)..)?;
     }
 }

@@ -1,4 +1,4 @@
-//! How is the kernel asked one question over netlink?
+//! How is one request sent to the kernel over netlink?
 //!
 //! Each [`Channel`] keeps its socket open, so that clients can be identified even when connections use all descriptors.
 
@@ -16,7 +16,7 @@ const REQUEST: u16 = 1;
 /// Bytes of `struct nlmsghdr`, with which each message begins.
 pub(crate) const HEADER: usize = 16;
 
-/// The way to one netlink protocol of the kernel.
+/// A channel to one netlink protocol of the kernel.
 pub(crate) struct Channel {
     protocol: Option<Protocol>,
     kept: Mutex<Option<OwnedFd>>,
@@ -28,11 +28,11 @@ impl Channel {
         Channel { protocol, kept: Mutex::new(None) }
     }
 
-    /// Opens its socket if it is not open, while there are descriptors.
+    /// Opens the socket if it is not open. Call this early, while descriptors are free.
     pub(crate) fn prepare(&self) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.is_none() {
-            // Without a socket now, a later question tries again.
+            // After a failure, the next exchange opens it.
             *kept = self.open().ok();
         }
     }
@@ -40,7 +40,7 @@ impl Channel {
     /// Sends a message, and stores the beginning of the kernel's answer. Returns the bytes stored.
     pub(crate) fn exchange(&self, request: &[u8], answer: &mut [u8]) -> io::Result<usize> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        // After an error it is not put back. The next request then uses a new socket, which cannot receive a late answer to this one.
+        // After an error the socket is not kept. The next request then uses a new socket, which cannot receive a late answer to this one.
         let socket = match kept.take() {
             Some(socket) => socket,
             None => self.open()?,
@@ -58,7 +58,7 @@ impl Channel {
     }
 }
 
-/// Writes the header of a message of `bytes` that fills them.
+/// Writes the header of a message that fills `bytes`.
 pub(crate) fn write_header(bytes: &mut [u8], kind: u16) {
     let length = bytes.len() as u32;
     bytes[..4].copy_from_slice(&length.to_ne_bytes());
@@ -74,7 +74,7 @@ pub(crate) fn write_address(to: &mut [u8], address: IpAddr) {
     }
 }
 
-/// `AF_INET` or `AF_INET6`, as the kernel's messages have it.
+/// `AF_INET` or `AF_INET6`, as messages to the kernel name them.
 pub(crate) fn family_of(address: IpAddr) -> u8 {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     family.as_raw() as u8

@@ -1,10 +1,10 @@
 //! Which user or host does a connection come from?
 
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::net::UnixStream;
+use std::os::fd::AsFd;
 
 use nerite_request::Peer;
-use rustix::net::sockopt::socket_peercred;
+use nerite_shm::peer_credentials;
 
 use crate::local_addresses::{Locality, locality_of};
 use crate::sock_diag::{LOOPBACK_DEVICE, is_supported, user_of};
@@ -19,11 +19,13 @@ pub fn of_tcp(stream: &TcpStream, address: SocketAddr) -> Peer {
     if is_reset && peer.uid().is_some() { Peer::Unidentified } else { peer }
 }
 
+/// Finds the client of a connection between two addresses.
+///
 /// A client may bind its socket to a network device, and is found by that device only. The kernel carries a connection within this host over the loopback
 /// device, or over the device that has the address. A client that is bound to any other device changed that after it connected, in order to hide.
 fn find(client: SocketAddr, server: SocketAddr) -> Peer {
     if !is_supported() {
-        // A client that hides cannot be told from the others.
+        // A client that hides cannot be distinguished from other clients of its address.
         return Peer::of_address(client.ip());
     }
     let scope = scope(client).or(scope(server));
@@ -59,8 +61,8 @@ fn scope(address: SocketAddr) -> Option<u32> {
 }
 
 /// The client of a connection over a Unix socket.
-pub fn of_unix(stream: &UnixStream) -> Peer {
-    socket_peercred(stream).map_or(Peer::Unknown, |credentials| Peer::User { uid: credentials.uid.as_raw() })
+pub fn of_unix(socket: impl AsFd) -> Peer {
+    peer_credentials(socket).map_or(Peer::Unknown, |credentials| Peer::User { uid: credentials.uid })
 }
 
 #[cfg(test)]
@@ -128,7 +130,7 @@ mod tests {
             set_socket_reuseaddr(&second, true).unwrap();
             bind(&second, &address).ok().map(|()| (stream, address, second))
         };
-        // A connection of another program may have the same port at its end.
+        // The `bind` fails if another program uses the port.
         let (stream, address, second) = (0..1000).find_map(|_| again()).unwrap();
         connect(&second, &server).unwrap();
         assert_eq!(of_tcp(&stream, address), Peer::Unidentified);

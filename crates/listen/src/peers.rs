@@ -1,7 +1,7 @@
 //! Which peers have open connections, and may one more be opened?
-//!
 //! One table covers all ports and sockets of HTTP, gRPC and metrics. If a new connection exceeds a limit, a connection that waits for a request is
-//! evicted for it. If the limit is that of a peer, it is a connection of the same peer. Otherwise it is one of the peer with the most connections.
+//! evicted for it. If the limit is for one peer, a connection of that peer is evicted. Otherwise a connection of the peer with the most connections is
+//! evicted.
 
 mod admit;
 mod table;
@@ -14,10 +14,11 @@ use nerite_locks::Mutex;
 use nerite_request::Peer;
 use tokio::sync::Notify;
 
+use crate::closers::SocketEntry;
 use crate::limits::LOG_PAUSE;
 use crate::progress::{Awaited, Progress};
 use crate::stall::Overdue;
-pub use admit::{ConnectionLimits, Full};
+pub use admit::{AdmissionRefused, ConnectionLimits};
 use table::Table;
 
 /// All open connections by peer.
@@ -33,7 +34,7 @@ pub struct Peers {
 /// Counts of refused and ended connections since the start.
 #[derive(Debug, Default)]
 struct Counts {
-    refused: [AtomicU64; Full::WORDS.len()],
+    refused: [AtomicU64; AdmissionRefused::WORDS.len()],
     ended: [AtomicU64; Overdue::WORDS.len()],
     shed: AtomicU64,
 }
@@ -51,9 +52,13 @@ pub struct ConnectionCounts {
     pub ended: Vec<(&'static str, u64)>,
 }
 
-/// The right of one connection to be open. Dropping it releases its entry in the table.
+/// The right of one connection to be open. Dropping it releases its entry in the table, unless its socket is still being closed on another thread.
 #[derive(Debug)]
-pub struct ConnectionPermit {
+pub struct ConnectionPermit(Arc<ConnectionEntry>);
+
+/// The entry of a connection in the table. Dropping it releases the entry.
+#[derive(Debug)]
+struct ConnectionEntry {
     peers: Arc<Peers>,
     connection: Arc<OpenConnection>,
 }
@@ -70,6 +75,8 @@ struct OpenConnection {
     is_evicted: AtomicBool,
     /// Whether it must then be closed at once. Set before `is_evicted`.
     at_once: AtomicBool,
+    /// Whether its socket is being closed on another thread, which may take long. Set only under the table's lock.
+    is_closed_aside: AtomicBool,
     evicted: Notify,
 }
 
@@ -81,7 +88,7 @@ impl Peers {
 
     /// Admits a connection of `peer`. If a limit is reached, a connection that waits for a request is evicted for it. If there is no such connection,
     /// the new connection is refused.
-    pub fn admit(self: &Arc<Peers>, peer: &Peer) -> Result<ConnectionPermit, Full> {
+    pub fn admit(self: &Arc<Peers>, peer: &Peer) -> Result<ConnectionPermit, AdmissionRefused> {
         let outcome = self.lock().admit(&self.limits, peer.clone());
         match outcome {
             Ok((connection, shed)) => {
@@ -89,17 +96,17 @@ impl Peers {
                     self.counts.shed.fetch_add(1, Ordering::Relaxed);
                     shed.evicted.notify_one();
                 }
-                Ok(ConnectionPermit { peers: Arc::clone(self), connection })
+                Ok(ConnectionPermit(Arc::new(ConnectionEntry { peers: Arc::clone(self), connection })))
             }
-            Err(full) => {
-                self.counts.refused[full.number()].fetch_add(1, Ordering::Relaxed);
-                self.warn(|| format!("a connection was refused: {full}"));
-                Err(full)
+            Err(refused) => {
+                self.counts.refused[refused.number()].fetch_add(1, Ordering::Relaxed);
+                self.warn(|| format!("a connection was refused: {refused}"));
+                Err(refused)
             }
         }
     }
 
-    /// Whether so many evicted connections are still open that no other may be accepted, because each has a descriptor.
+    /// Whether the limit on evicted connections that are still open is reached. Each has a descriptor, so no other connection may be accepted then.
     pub(crate) fn has_many_closing(&self) -> bool {
         self.lock().closing() >= self.limits.closing_max()
     }
@@ -115,7 +122,7 @@ impl Peers {
         ConnectionCounts {
             open: open as u64,
             peers: peers as u64,
-            refused: read(&Full::WORDS, &self.counts.refused),
+            refused: read(&AdmissionRefused::WORDS, &self.counts.refused),
             ended,
         }
     }
@@ -149,32 +156,44 @@ impl Peers {
 impl ConnectionPermit {
     /// The connection's progress. It decides whether the connection may be evicted.
     pub fn progress(&self) -> &Arc<Progress> {
-        &self.connection.progress
+        &self.0.connection.progress
     }
 
     /// Whether the connection was evicted for another one. It must end as soon as no request is lost by that.
     pub fn is_evicted(&self) -> bool {
-        self.connection.is_evicted.load(Ordering::Acquire)
+        self.0.connection.is_evicted.load(Ordering::Acquire)
     }
 
     /// Whether the connection must close at once, without time for its client to notice, because too many evicted ones are still open.
     pub fn closes_at_once(&self) -> bool {
-        self.is_evicted() && self.connection.at_once.load(Ordering::Relaxed)
+        self.is_evicted() && self.0.connection.at_once.load(Ordering::Relaxed)
     }
 
     /// Ready when [`ConnectionPermit::is_evicted`] has become true.
     pub fn evicted(&self) -> impl Future<Output = ()> + Send + use<> {
-        let connection = Arc::clone(&self.connection);
+        let connection = Arc::clone(&self.0.connection);
         async move { connection.evicted.notified().await }
+    }
+
+    /// The entry of the connection, for the socket to hold, because the socket may be closed after the permit is dropped.
+    pub(crate) fn socket_entry(&self) -> Arc<dyn SocketEntry> {
+        let entry: Arc<ConnectionEntry> = Arc::clone(&self.0);
+        entry
     }
 
     /// Counts the connection, or a call on it, that was ended because its client kept the server waiting.
     pub fn note_ended(&self, overdue: Overdue) {
-        self.peers.note_ended(&self.connection.owner, overdue);
+        self.0.peers.note_ended(&self.0.connection.owner, overdue);
     }
 }
 
-impl Drop for ConnectionPermit {
+impl SocketEntry for ConnectionEntry {
+    fn begins_to_close(&self) {
+        self.peers.lock().close_aside(&self.connection);
+    }
+}
+
+impl Drop for ConnectionEntry {
     fn drop(&mut self) {
         self.peers.lock().release(&self.connection);
     }
@@ -188,8 +207,14 @@ impl OpenConnection {
             progress: Arc::new(Progress::new(Awaited::Head)),
             is_evicted: AtomicBool::new(false),
             at_once: AtomicBool::new(false),
+            is_closed_aside: AtomicBool::new(false),
             evicted: Notify::new(),
         }
+    }
+
+    /// Whether the connection waits for a request and still has a task that can close it. The table's lock must be held.
+    fn can_be_evicted(&self) -> bool {
+        self.progress.is_idle() && !self.is_closed_aside.load(Ordering::Relaxed)
     }
 }
 
@@ -251,6 +276,50 @@ mod tests {
         let gone = permits.iter().position(ConnectionPermit::is_evicted).unwrap();
         drop(permits.remove(gone));
         assert!(!peers.has_many_closing());
+    }
+
+    /// Passes the socket to the thread that closes it. It is closed when the result is dropped.
+    fn close_aside(permit: ConnectionPermit) -> Arc<dyn SocketEntry> {
+        let entry = permit.socket_entry();
+        entry.begins_to_close();
+        entry
+    }
+
+    #[test]
+    fn a_socket_that_is_still_being_closed_counts_and_is_not_evicted() {
+        let peers = Peers::new(LIMITS);
+        let closing: Vec<_> = (0..20).map(|_| close_aside(peers.admit(&user(1)).unwrap())).collect();
+        assert_eq!((peers.counts().open, peers.counts().peers), (20, 1));
+        assert!(peers.admit(&user(1)).is_err(), "none of them can be evicted");
+        drop(closing);
+        assert_eq!((peers.counts().open, peers.counts().peers), (0, 0));
+        let _admitted = peers.admit(&user(1)).unwrap();
+    }
+
+    #[test]
+    fn evicted_connections_that_are_still_being_closed_do_not_stop_other_peers() {
+        let peers = Peers::new(ConnectionLimits { all_max: 400, per_peer_max: 300 });
+        let mut permits: Vec<_> = (0..300).map(|_| peers.admit(&user(1)).unwrap()).collect();
+        let mut closing = Vec::new();
+        let refused = loop {
+            match peers.admit(&user(1)) {
+                Ok(permit) => permits.push(permit),
+                Err(refused) => break refused,
+            }
+            let evicted = permits.iter().position(ConnectionPermit::is_evicted).unwrap();
+            closing.push(close_aside(permits.swap_remove(evicted)));
+        };
+        assert!(refused.to_string().contains("being closed"), "{refused}");
+        assert_eq!(closing.len(), peers.limits.closing_aside_per_peer_max());
+        assert!(!peers.has_many_closing());
+        // Another peer's idle connections are evicted in their place.
+        permits.extend((0..75).map(|_| peers.admit(&user(2)).unwrap()));
+        let _other = busy(peers.admit(&user(3)).unwrap());
+        let evicted: Vec<_> = permits.iter().filter(|permit| permit.is_evicted()).collect();
+        assert_eq!(evicted.iter().map(|permit| permit.0.connection.owner.clone()).collect::<Vec<_>>(), [user(2)]);
+        drop((permits, closing));
+        let table = peers.lock();
+        assert_eq!((table.closing(), table.size()), (0, (1, 1)));
     }
 
     #[test]

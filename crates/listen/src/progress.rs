@@ -1,7 +1,6 @@
 //! What has a connection done, and what does the server wait for on it?
-//!
-//! The task that serves a connection writes here. The connection's timer reads it, and so does the search for a connection to evict. Writes are
-//! relaxed atomic stores, because there are several in each request.
+//! The task that serves a connection writes its progress. The connection's timer and the search for a connection to evict read it. Writes are relaxed atomic
+//! stores, because there are several in each request.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 

@@ -16,7 +16,7 @@ pub struct Service(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     stop: watch::Sender<bool>,
-    /// The signal as it was before any stop. Its clones notice a stop that came before they were made.
+    /// The signal as it was before any stop. A clone notices a stop even if the stop began before the clone was made.
     signal: StopSignal,
     /// Each listener has a receiver.
     listeners: watch::Sender<()>,
@@ -30,7 +30,7 @@ pub struct Open {
     _connection: watch::Receiver<()>,
 }
 
-/// A service with one more listener, until this is dropped.
+/// A service, which counts one more listener until this value is dropped.
 struct Listening {
     service: Service,
     _listener: watch::Receiver<()>,
@@ -62,28 +62,28 @@ impl Service {
         spawn_acceptor(name, listener, peers, self.stop_signal(), begin)
     }
 
-    /// Counts one more connection.
+    /// Counts one more connection until the result is dropped.
     pub fn open(&self) -> Open {
         Open { _connection: self.0.connections.subscribe() }
     }
 
-    /// Tells when the service stops.
+    /// The signal of the service's stop.
     pub fn stop_signal(&self) -> StopSignal {
         self.0.signal.clone()
     }
 
-    /// How many connections are open.
+    /// The number of open connections.
     pub fn connections(&self) -> usize {
         self.0.connections.receiver_count()
     }
 
-    /// Closes the listeners and tells the connections to end. The future resolves when all have ended. Dropping it changes nothing.
+    /// Closes the listeners, and signals the stop to the connections. The future resolves when all have ended. Dropping it changes nothing.
     pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {
         self.0.stop.send_replace(true);
         let shared = Arc::clone(&self.0);
         async move {
             shared.listeners.closed().await;
-            // From here on nothing opens a connection.
+            // No connection can be opened from here on.
             shared.connections.closed().await;
         }
     }

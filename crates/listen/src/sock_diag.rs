@@ -34,10 +34,10 @@ pub const LOOPBACK_DEVICE: u32 = 1;
 
 static CHANNEL: Channel = Channel::new(Some(netlink::SOCK_DIAG));
 
-/// False once the kernel did not find a listener that is there: it lacks `inet_diag`, or a container forbids this kind of socket.
+/// False once the kernel did not find a listener that exists: it lacks `inet_diag`, or a container forbids this kind of socket.
 static IS_SUPPORTED: AtomicBool = AtomicBool::new(true);
 
-/// Finds out whether the kernel answers such questions, by asking it for a listener that is bound to this address.
+/// Finds out whether the kernel supports such lookups, by looking up a listener that is bound to this address.
 pub fn prepare(listener: SocketAddr) {
     if !finds(listener) && IS_SUPPORTED.swap(false, Ordering::Relaxed) {
         log::warn!(
@@ -53,15 +53,15 @@ pub fn is_supported() -> bool {
     IS_SUPPORTED.load(Ordering::Relaxed)
 }
 
-/// Whether the kernel finds this listener. True where there is no descriptor or memory to ask.
+/// Whether the kernel finds this listener. True if there is no descriptor or memory for the lookup.
 fn finds(listener: SocketAddr) -> bool {
     let loopback: IpAddr = if listener.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
     let bound = if listener.ip().is_unspecified() { SocketAddr::new(loopback, listener.port()) } else { listener };
-    // No client has port 0, so the kernel finds no connection, and falls back to the listener.
     let device = match listener {
         SocketAddr::V6(listener) if listener.scope_id() != 0 => listener.scope_id(),
         _ => LOOPBACK_DEVICE,
     };
+    // No client has port 0, so the kernel finds no connection, and falls back to the listener.
     let Some(request) = request(bound, SocketAddr::new(loopback, 0), device) else { return false };
     let mut answer = [0; ANSWER_BYTES];
     match CHANNEL.exchange(&request, &mut answer) {
@@ -77,8 +77,8 @@ fn is_listener(answer: &[u8; ANSWER_BYTES]) -> bool {
     u16::from_ne_bytes([answer[4], answer[5]]) == BY_FAMILY && answer[HEADER + 1] == LISTENING
 }
 
-/// The effective user that created the socket of `client`, which is connected to `server` and bound to no network device but the one with the index
-/// `device`. `None` if no such socket is open in this network namespace, or if the kernel does not answer.
+/// The effective user that created the socket of `client`. The socket is connected to `server`, and is bound to the network device with the index
+/// `device` or to none. `None` if no such socket is open in this network namespace, or if the kernel does not answer.
 pub fn user_of(client: SocketAddr, server: SocketAddr, device: u32) -> Option<u32> {
     let request = request(client, server, device)?;
     let mut answer = [0; ANSWER_BYTES];

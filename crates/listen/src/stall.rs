@@ -111,9 +111,9 @@ struct Window<T> {
     then: Snapshot,
 }
 
-/// The result of a check.
+/// What a check of a connection decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict<T> {
+enum Decision<T> {
     /// No limit applies to what is awaited.
     NoLimit,
     /// The client has time left.
@@ -122,31 +122,31 @@ enum Verdict<T> {
     End(Overdue),
 }
 
-/// Checks a connection. `window` is the result of the last check. `elapsed` returns the time from a moment to `at`.
+/// Checks a connection at the time `at`. `window` is the result of the last check. `elapsed` returns the time from its argument to `at`.
 fn check_progress<T: Copy>(
     limits: &TimeLimits,
     window: Option<Window<T>>,
     now: Snapshot,
     at: T,
     elapsed: impl FnOnce(T) -> Duration,
-) -> Verdict<T> {
-    let Some(limit) = limits.of(now.awaited) else { return Verdict::NoLimit };
-    let fresh = Verdict::Wait(Window { since: at, then: now });
+) -> Decision<T> {
+    let Some(limit) = limits.of(now.awaited) else { return Decision::NoLimit };
+    let fresh = Decision::Wait(Window { since: at, then: now });
     let Some(window) = window.filter(|window| is_same_wait(window.then, now)) else { return fresh };
     // Any byte that is sent is progress at once. Received bytes are counted when the limit has passed.
     if now.awaited == Awaited::Write && now.sent != window.then.sent {
         return fresh;
     }
     if elapsed(window.since) < limit {
-        return Verdict::Wait(window);
+        return Decision::Wait(window);
     }
     match now.awaited {
         Awaited::Body if now.received.saturating_sub(window.then.received) >= limits.body_bytes_min() => fresh,
-        Awaited::Body => Verdict::End(Overdue::Body),
-        Awaited::Write => Verdict::End(Overdue::Write),
-        Awaited::Head => Verdict::End(Overdue::Head),
-        Awaited::Request => Verdict::End(Overdue::Idle),
-        Awaited::Nothing => Verdict::NoLimit,
+        Awaited::Body => Decision::End(Overdue::Body),
+        Awaited::Write => Decision::End(Overdue::Write),
+        Awaited::Head => Decision::End(Overdue::Head),
+        Awaited::Request => Decision::End(Overdue::Idle),
+        Awaited::Nothing => Decision::NoLimit,
     }
 }
 
@@ -160,7 +160,6 @@ fn is_same_wait(then: Snapshot, now: Snapshot) -> bool {
 pub struct StallTimer {
     limits: TimeLimits,
     window: Option<Window<Instant>>,
-    sleep: Option<Pin<Box<Sleep>>>,
     /// The time that the timer was last set to. `None` if it does not run.
     pause: Option<Duration>,
 }
@@ -168,45 +167,55 @@ pub struct StallTimer {
 impl StallTimer {
     /// A timer that does not run yet.
     pub fn new(limits: TimeLimits) -> StallTimer {
-        StallTimer { limits, window: None, sleep: None, pause: None }
+        StallTimer { limits, window: None, pause: None }
     }
 
     /// Replaces the limits and restarts the current wait.
     pub fn set_limits(&mut self, limits: TimeLimits) {
-        *self = StallTimer { limits, window: None, sleep: self.sleep.take(), pause: None };
+        *self = StallTimer::new(limits);
     }
 
     /// The task that serves the connection calls this each time it can do no more. Ready when the client has kept the server waiting for
-    /// too long. The task is woken to call it again.
-    pub fn poll(&mut self, cx: &mut Context<'_>, progress: &Progress) -> Poll<Overdue> {
+    /// too long. The task is woken to call it again. `sleep` belongs to the task, is used only here, and is `None` at first.
+    pub fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        progress: &Progress,
+        mut sleep: Pin<&mut Option<Sleep>>,
+    ) -> Poll<Overdue> {
         let Some(pause) = self.limits.pause(progress.awaited()) else { return Poll::Pending };
         // A timer that expires earlier is sufficient. It has the right waker already, because a task's waker stays the same.
-        if self.pause.is_some_and(|set| set <= pause) && self.sleep.as_ref().is_some_and(|sleep| !sleep.is_elapsed()) {
+        if self.pause.is_some_and(|set| set <= pause)
+            && sleep.as_ref().as_pin_ref().is_some_and(|sleep| !sleep.is_elapsed())
+        {
             return Poll::Pending;
         }
         loop {
             let now = Instant::now();
             match check_progress(&self.limits, self.window, progress.snapshot(), now, |then| now.duration_since(then)) {
-                Verdict::End(overdue) => return Poll::Ready(overdue),
-                Verdict::NoLimit => {
+                Decision::End(overdue) => return Poll::Ready(overdue),
+                Decision::NoLimit => {
                     (self.window, self.pause) = (None, None);
                     return Poll::Pending;
                 }
-                Verdict::Wait(window) => self.window = Some(window),
+                Decision::Wait(window) => self.window = Some(window),
             }
             self.pause = Some(pause);
             let at = now + pause;
-            let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(at)));
-            sleep.as_mut().reset(at);
+            match sleep.as_mut().as_pin_mut() {
+                Some(sleep) => sleep.reset(at),
+                None => sleep.set(Some(sleep_until(at))),
+            }
+            let Some(sleep) = sleep.as_mut().as_pin_mut() else { continue };
             // Unconstrained: if the task has used up its tokio budget, the sleep would return before it registers the waker.
-            if pin!(unconstrained(sleep.as_mut())).poll(cx).is_pending() {
+            if pin!(unconstrained(sleep)).poll(cx).is_pending() {
                 return Poll::Pending;
             }
         }
     }
 }
 
-/// Waits for that time. Without a limit it waits for ever.
+/// Waits for the time `limit`, or for ever if it is `None`.
 pub async fn sleep_or_forever(limit: Option<Duration>) {
     match limit {
         Some(limit) => sleep(limit).await,
@@ -233,7 +242,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(then: Snapshot, seconds: u64, now: Snapshot, expect: Verdict<u64>) {
+    fn check(then: Snapshot, seconds: u64, now: Snapshot, expect: Decision<u64>) {
         let window = Window { since: 0, then };
         let found = check_progress(&LIMITS, Some(window), now, seconds, |then| Duration::from_secs(seconds - then));
         assert_eq!(found, expect, "{then:?} {seconds} s later {now:?}");
@@ -244,27 +253,27 @@ mod tests {
         use Awaited::{Head, Nothing, Request};
         let same = |then, seconds, overdue: Option<Overdue>| {
             let kept = Window { since: 0, then };
-            check(then, seconds, then, overdue.map_or(Verdict::Wait(kept), Verdict::End));
+            check(then, seconds, then, overdue.map_or(Decision::Wait(kept), Decision::End));
         };
         same(snapshot(Head, 0, 7, 0), 29, None);
         same(snapshot(Head, 0, 7, 0), 30, Some(Overdue::Head));
         same(snapshot(Request, 3, 7, 9), 899, None);
         same(snapshot(Request, 3, 7, 9), 900, Some(Overdue::Idle));
-        check(snapshot(Request, 3, 0, 0), 9999, snapshot(Nothing, 4, 0, 0), Verdict::NoLimit);
+        check(snapshot(Request, 3, 0, 0), 9999, snapshot(Nothing, 4, 0, 0), Decision::NoLimit);
         // Bytes of a head are not progress. A complete request is.
-        check(snapshot(Head, 1, 0, 0), 30, snapshot(Head, 1, 9999, 0), Verdict::End(Overdue::Head));
+        check(snapshot(Head, 1, 0, 0), 30, snapshot(Head, 1, 9999, 0), Decision::End(Overdue::Head));
         let now = snapshot(Head, 2, 9, 0);
-        check(snapshot(Head, 1, 0, 0), 30, now, Verdict::Wait(Window { since: 30, then: now }));
+        check(snapshot(Head, 1, 0, 0), 30, now, Decision::Wait(Window { since: 30, then: now }));
     }
 
     #[test]
     fn a_body_has_no_limit_while_its_bytes_keep_arriving() {
         use Awaited::Body;
         let then = snapshot(Body, 1, 1000, 0);
-        check(then, 59, then, Verdict::Wait(Window { since: 0, then }));
-        check(then, 60, snapshot(Body, 1, 1000 + 60 * 1024 - 1, 0), Verdict::End(Overdue::Body));
+        check(then, 59, then, Decision::Wait(Window { since: 0, then }));
+        check(then, 60, snapshot(Body, 1, 1000 + 60 * 1024 - 1, 0), Decision::End(Overdue::Body));
         let now = snapshot(Body, 1, 1000 + 60 * 1024, 0);
-        check(then, 60, now, Verdict::Wait(Window { since: 60, then: now }));
+        check(then, 60, now, Decision::Wait(Window { since: 60, then: now }));
     }
 
     #[test]
@@ -272,9 +281,9 @@ mod tests {
         use Awaited::Write;
         let then = snapshot(Write, 1, 0, 500);
         let now = snapshot(Write, 1, 0, 501);
-        check(then, 5, now, Verdict::Wait(Window { since: 5, then: now }));
-        check(then, 19, then, Verdict::Wait(Window { since: 0, then }));
-        check(then, 20, snapshot(Write, 2, 9, 500), Verdict::End(Overdue::Write));
+        check(then, 5, now, Decision::Wait(Window { since: 5, then: now }));
+        check(then, 19, then, Decision::Wait(Window { since: 0, then }));
+        check(then, 20, snapshot(Write, 2, 9, 500), Decision::End(Overdue::Write));
     }
 
     /// The second in which a connection is overdue, and the reason. `change` is called each second.
@@ -288,8 +297,8 @@ mod tests {
                 change(second, &theirs);
             }
         });
-        let mut timer = StallTimer::new(limits);
-        let overdue = poll_fn(|cx| timer.poll(cx, &progress)).await;
+        let (mut timer, mut sleep) = (StallTimer::new(limits), pin!(None));
+        let overdue = poll_fn(|cx| timer.poll(cx, &progress, sleep.as_mut())).await;
         changing.abort();
         (begun.elapsed().as_secs(), overdue)
     }
@@ -309,25 +318,25 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_shorter_limit_applies_at_once() {
         let progress = Progress::new(Awaited::Request);
-        let mut timer = StallTimer::new(LIMITS);
-        assert!(poll_fn(|cx| Poll::Ready(timer.poll(cx, &progress))).await.is_pending());
+        let (mut timer, mut stall) = (StallTimer::new(LIMITS), pin!(None));
+        assert!(poll_fn(|cx| Poll::Ready(timer.poll(cx, &progress, stall.as_mut()))).await.is_pending());
         tokio::time::sleep(Duration::from_secs(7)).await;
         progress.wait_for(Awaited::Head);
         let begun = Instant::now();
-        assert_eq!(poll_fn(|cx| timer.poll(cx, &progress)).await, Overdue::Head);
+        assert_eq!(poll_fn(|cx| timer.poll(cx, &progress, stall.as_mut())).await, Overdue::Head);
         assert_eq!(begun.elapsed().as_secs(), 30);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_task_that_has_used_up_its_budget_is_woken_too() {
         let progress = Progress::new(Awaited::Head);
-        let mut timer = StallTimer::new(LIMITS);
+        let (mut timer, mut sleep) = (StallTimer::new(LIMITS), Box::pin(None));
         let ending = poll_fn(move |cx| {
             while tokio::task::coop::has_budget_remaining() {
                 // Reading and writing much has the same effect.
                 let _ = pin!(tokio::task::coop::consume_budget()).poll(cx);
             }
-            timer.poll(cx, &progress)
+            timer.poll(cx, &progress, sleep.as_mut())
         });
         assert_eq!(tokio::spawn(ending).await.expect("it ends"), Overdue::Head);
     }

@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-/// Tells that the server stops.
+/// Reports that the front end stops.
 #[derive(Clone, Debug)]
 pub struct StopSignal(pub(crate) watch::Receiver<bool>);
 
@@ -15,8 +15,8 @@ impl StopSignal {
         }
     }
 
-    /// Whether a stop came since the last call. Once the service is dropped: whether a stop ever came. Takes no lock while the service lives and no
-    /// stop came.
+    /// Whether the stop was signalled since the last call. Once the service is dropped: whether it was ever signalled. Takes no lock while the service
+    /// lives and runs.
     pub(crate) fn has_come(&mut self) -> bool {
         // An error means that the service was dropped. A stop before that may not have been seen yet.
         self.0.has_changed().unwrap_or(true) && *self.0.borrow_and_update()

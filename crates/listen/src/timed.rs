@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::progress::{Awaited, Progress};
 
-/// A connection that records its progress. It wraps the socket itself, below any buffer, so that it sees when bytes are really sent.
+/// A connection that records its progress. It wraps the socket itself, below any buffer, so it records when the kernel takes the bytes.
 #[derive(Debug)]
 pub struct Timed<S> {
     stream: S,

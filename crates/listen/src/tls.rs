@@ -12,6 +12,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use nerite_locks::Mutex;
+use nerite_memory::read_regular_file;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
@@ -21,8 +22,8 @@ use tokio_rustls::rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use tokio_rustls::rustls::{Error, RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
-use crate::limits::CERTIFICATES_CHECK_INTERVAL;
-use crate::overseer::{Overseer, Why};
+use crate::connection_monitor::{ConnectionMonitor, EndReason};
+use crate::limits::{CERTIFICATES_BYTES_MAX, CERTIFICATES_CHECK_INTERVAL, CERTIFICATES_WAIT_MAX};
 use crate::stall::{Overdue, sleep_or_forever};
 use crate::timed::Timed;
 
@@ -79,6 +80,15 @@ pub enum TlsError {
     },
 }
 
+impl TlsError {
+    /// The file that the error concerns.
+    pub fn path(&self) -> &Path {
+        match self {
+            TlsError::File { path, .. } | TlsError::Certificate { path, .. } | TlsError::Roots { path, .. } => path,
+        }
+    }
+}
+
 struct Secured {
     files: TlsFiles,
     protocol: ApplicationProtocol,
@@ -88,21 +98,21 @@ struct Secured {
 /// The files as they were last read.
 struct Current {
     config: Arc<ServerConfig>,
-    /// The files that it was read from. Files that cannot be used are not read again until they change.
+    /// The files that were read last, whether they could be used or not. They are not read again until they change.
     read_from: Stamps,
     /// When the files may be checked again.
     check_at: Instant,
     is_checking: bool,
 }
 
-/// Tells whether a file was changed or replaced: device, inode, size, and the time of its last change in seconds and ns. `None` for a file
-/// that is not there.
+/// The device, inode and size of each file, and the time of its last change in seconds and ns. They differ once a file was changed or replaced. `None` for
+/// a file that does not exist.
 type Stamps = [Option<(u64, u64, u64, i64, i64)>; 3];
 
 impl Tls {
     /// Reads the files of a port.
     pub fn from_files(files: TlsFiles, protocol: ApplicationProtocol) -> Result<Tls, TlsError> {
-        // Before the files are read: one that changes meanwhile is read again.
+        // The stamps are taken before the files are read. So a file that changes meanwhile is read again.
         let read_from = files.stamps();
         let config = Arc::new(files.read(protocol)?);
         let check_at = Instant::now() + CERTIFICATES_CHECK_INTERVAL;
@@ -114,22 +124,22 @@ impl Tls {
     pub async fn handshake(
         &self,
         socket: TcpStream,
-        overseer: &mut Overseer,
+        monitor: &mut ConnectionMonitor,
         within: Option<Duration>,
     ) -> Option<TlsStream<Timed<TcpStream>>> {
-        let socket = Timed::new(socket, Arc::clone(overseer.progress()));
+        let socket = Timed::new(socket, Arc::clone(monitor.progress()));
         let negotiated = async { TlsAcceptor::from(self.config().await).accept(socket).await };
         let negotiated = tokio::select! {
             biased;
             negotiated = negotiated => negotiated,
             () = sleep_or_forever(within) => {
-                overseer.note_ended(Overdue::Head);
+                monitor.note_ended(Overdue::Head);
                 return None;
             }
-            // Neither a stop nor a newcomer waits for a connection that has not begun.
-            why = poll_fn(|cx| overseer.poll(cx, Duration::ZERO)) => {
-                if let Why::Overdue(overdue) = why {
-                    overseer.note_ended(overdue);
+            // When the server stops or the connection is evicted, the handshake is given up at once.
+            why = poll_fn(|cx| monitor.poll(cx, Duration::ZERO)) => {
+                if let EndReason::Overdue(overdue) = why {
+                    monitor.note_ended(overdue);
                 }
                 return None;
             }
@@ -142,8 +152,9 @@ impl Tls {
         if self.0.begin_check(Instant::now()) {
             let secured = Arc::clone(&self.0);
             #[expect(clippy::disallowed_methods, reason = "one at a time for a port, and at most one a second")]
-            let checked = tokio::task::spawn_blocking(move || secured.check()).await;
-            if checked.is_err() {
+            let check = tokio::task::spawn_blocking(move || secured.check());
+            // A check that takes longer goes on, and later connections use its result.
+            if let Ok(Err(_)) = tokio::time::timeout(CERTIFICATES_WAIT_MAX, check).await {
                 log::error!("the certificates of {} could not be checked", self.0.files.certificate.display());
             }
         }
@@ -193,6 +204,15 @@ impl Secured {
 }
 
 impl TlsFiles {
+    /// All reasons why these files cannot secure a port, as far as they can be found now. Whether the certificate and the key belong together is checked only
+    /// if all files can be read.
+    pub fn faults(&self, protocol: ApplicationProtocol) -> Vec<TlsError> {
+        let roots = self.client_roots.as_deref().and_then(|path| certificates(path).err());
+        let faults = [certificates(&self.certificate).err(), private_key(&self.key).err(), roots];
+        let faults: Vec<TlsError> = faults.into_iter().flatten().collect();
+        if faults.is_empty() { self.read(protocol).err().into_iter().collect() } else { faults }
+    }
+
     fn stamps(&self) -> Stamps {
         let stamp = |path: &Path| {
             let found = fs::metadata(path).ok()?;
@@ -203,8 +223,7 @@ impl TlsFiles {
 
     fn read(&self, protocol: ApplicationProtocol) -> Result<ServerConfig, TlsError> {
         let chain = certificates(&self.certificate)?;
-        let private = PrivateKeyDer::from_pem_file(&self.key)
-            .map_err(|cause| TlsError::File { path: self.key.clone(), cause })?;
+        let private = private_key(&self.key)?;
         let provider = Arc::new(ring::default_provider());
         let unusable = |cause| TlsError::Certificate { path: self.certificate.clone(), cause };
         let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -233,7 +252,18 @@ impl TlsFiles {
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let unreadable = |cause| TlsError::File { path: path.to_owned(), cause };
-    CertificateDer::pem_file_iter(path).map_err(unreadable)?.collect::<Result<_, _>>().map_err(unreadable)
+    let found: Vec<_> = CertificateDer::pem_slice_iter(&read(path)?).collect::<Result<_, _>>().map_err(unreadable)?;
+    if found.is_empty() { Err(unreadable(pem::Error::NoItemsFound)) } else { Ok(found) }
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let unreadable = |cause| TlsError::File { path: path.to_owned(), cause };
+    PrivateKeyDer::from_pem_slice(&read(path)?).map_err(unreadable)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    let unreadable = |cause| TlsError::File { path: path.to_owned(), cause: pem::Error::Io(cause) };
+    read_regular_file(path, CERTIFICATES_BYTES_MAX).map(|(bytes, _)| bytes).map_err(unreadable)
 }
 
 impl fmt::Debug for Tls {
@@ -294,6 +324,23 @@ mod tests {
     }
 
     #[test]
+    fn all_faults_of_the_files_are_named_at_once() {
+        let folder = Folder::new();
+        let faults = |files: TlsFiles| {
+            let faults = files.faults(ApplicationProtocol::Http1).into_iter();
+            faults.map(|error| error.path().file_name().unwrap().display().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(faults(folder.files()), Vec::<String>::new());
+        let none = |name: &str| folder.0.path().join(name);
+        let files = TlsFiles { certificate: none("a"), key: none("b"), client_roots: Some(none("c")) };
+        assert_eq!(faults(files), ["a", "b", "c"]);
+        assert_eq!(faults(TlsFiles { key: none("b"), ..folder.files() }), ["b"]);
+        // A key of another certificate.
+        put(&folder.files().key, &made().1);
+        assert_eq!(faults(folder.files()), ["server.pem"]);
+    }
+
+    #[test]
     fn changed_files_are_read_again_and_unchanged_ones_are_not() {
         let folder = Folder::new();
         let tls = Tls::from_files(folder.files(), ApplicationProtocol::Http2).unwrap();
@@ -313,13 +360,28 @@ mod tests {
         let tls = Tls::from_files(folder.files(), ApplicationProtocol::Http1).unwrap();
         let first = config_when_due(&tls);
         let (certificate, key) = made();
-        // The certificate is there before its key, as when somebody copies one after the other.
+        // The certificate is replaced before its key, as when both are copied one after the other.
         put(&folder.files().certificate, &certificate);
         assert!(Arc::ptr_eq(&first, &config_when_due(&tls)));
         fs::remove_file(folder.files().key).unwrap();
         assert!(Arc::ptr_eq(&first, &config_when_due(&tls)));
         put(&folder.files().key, &key);
         assert!(!Arc::ptr_eq(&first, &config_when_due(&tls)));
+    }
+
+    #[test]
+    fn a_fifo_in_the_place_of_a_file_is_refused_and_waits_for_nobody() {
+        let folder = Folder::new();
+        let tls = Tls::from_files(folder.files(), ApplicationProtocol::Http1).unwrap();
+        for path in [folder.files().key, folder.files().certificate] {
+            let first = config_when_due(&tls);
+            fs::remove_file(&path).unwrap();
+            assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+            assert!(Arc::ptr_eq(&first, &config_when_due(&tls)));
+            fs::remove_file(&path).unwrap();
+            folder.renew();
+            assert!(!Arc::ptr_eq(&first, &config_when_due(&tls)));
+        }
     }
 
     #[test]

@@ -2,13 +2,16 @@
 
 use std::fs::{self, Metadata, Permissions};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use nerite_shm::refuse_descriptors;
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+
+use crate::unix_socket::UnixSocket;
 
 /// The mode of a socket that only its own user, and root, may connect to.
 pub const OWNER_ONLY: u32 = 0o600;
@@ -55,7 +58,7 @@ impl Drop for SocketFile {
 
 /// Listens at `path`. The file gets exactly this mode, whatever the umask is. A stale socket at the path, on which no process listens, is
 /// replaced. The new socket is non-blocking.
-pub fn bind_unix(path: &Path, kind: SocketType, mode: u32, backlog: i32) -> io::Result<(SocketFile, OwnedFd)> {
+pub fn bind_unix(path: &Path, kind: SocketType, mode: u32, backlog: i32) -> io::Result<(SocketFile, UnixSocket)> {
     let address = SocketAddrUnix::new(path)?;
     remove_stale(path, kind, &address)?;
     let socket = new_socket(kind)?;
@@ -96,12 +99,12 @@ fn cannot_make(path: &Path, errno: Errno) -> io::Error {
     }
 }
 
-/// False if there is a file that is not a socket.
+/// False if the file at `path` is not a socket. True if there is no file.
 pub fn may_be_socket(path: &Path) -> bool {
     fs::symlink_metadata(path).map_or(true, |found| found.file_type().is_socket())
 }
 
-/// Removes a socket that a server left behind. An error says that a process may listen on it.
+/// Removes the file of a socket that a server left behind. Fails with `AddrInUse` if a process may listen on the socket.
 fn remove_stale(path: &Path, kind: SocketType, address: &SocketAddrUnix) -> io::Result<()> {
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
@@ -111,7 +114,7 @@ fn remove_stale(path: &Path, kind: SocketType, address: &SocketAddrUnix) -> io::
     if !means_stale(connect(&new_socket(kind)?, address)) {
         return Err(io::Error::from(io::ErrorKind::AddrInUse));
     }
-    // Another server may have replaced it meanwhile.
+    // Another server may have replaced the file meanwhile.
     match fs::symlink_metadata(path) {
         Ok(now) if identity(&now) == identity(&found) => fs::remove_file(path),
         _ => Ok(()),
@@ -124,8 +127,21 @@ fn means_stale(connected: rustix::io::Result<()>) -> bool {
     connected == Err(Errno::CONNREFUSED)
 }
 
-fn new_socket(kind: SocketType) -> rustix::io::Result<OwnedFd> {
-    socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+/// A socket that takes no descriptors. A socket that only checks whether a process listens takes none either, because that process may belong to any user.
+///
+/// The other side may pass the last descriptor of a file whose close takes hours, for example of a TCP connection with SO_LINGER. The kernel would close it
+/// on the thread that reads the message or closes the socket. Linux before 6.16 cannot refuse descriptors. On such a kernel the server peeks before it reads
+/// ([`crate::peek`]), and closes the socket on another thread ([`UnixSocket`]).
+fn new_socket(kind: SocketType) -> rustix::io::Result<UnixSocket> {
+    let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    let takes_descriptors = kernel_refuses_descriptors(&socket).is_err();
+    Ok(UnixSocket::own(socket, takes_descriptors))
+}
+
+fn kernel_refuses_descriptors(socket: impl AsFd) -> io::Result<()> {
+    #[cfg(test)]
+    tests::check_kernel()?;
+    refuse_descriptors(socket)
 }
 
 fn identity(found: &Metadata) -> (u64, u64) {
@@ -134,12 +150,35 @@ fn identity(found: &Metadata) -> (u64, u64) {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
-mod tests {
+pub(crate) mod tests {
+    use std::cell::Cell;
+    use std::fs::File;
     use std::os::unix::net::UnixStream;
 
-    use super::*;
+    use rustix::net::{SendFlags, accept};
 
-    fn open(path: &Path, mode: u32) -> io::Result<(SocketFile, OwnedFd)> {
+    use super::*;
+    use crate::descriptors_passed::tests::pass;
+
+    thread_local! {
+        /// Whether the sockets that this thread makes are those of a kernel before Linux 6.16.
+        static KERNEL_IS_OLD: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// The error of an older kernel for the option that refuses descriptors.
+    pub(super) fn check_kernel() -> io::Result<()> {
+        if KERNEL_IS_OLD.get() { Err(Errno::NOPROTOOPT.into()) } else { Ok(()) }
+    }
+
+    /// Makes sockets as before Linux 6.16.
+    pub(crate) fn on_older_kernel<T>(work: impl FnOnce() -> T) -> T {
+        KERNEL_IS_OLD.set(true);
+        let made = work();
+        KERNEL_IS_OLD.set(false);
+        made
+    }
+
+    fn open(path: &Path, mode: u32) -> io::Result<(SocketFile, UnixSocket)> {
         bind_unix(path, SocketType::STREAM, mode, 1)
     }
 
@@ -169,6 +208,29 @@ mod tests {
             (Err(Errno::NOENT), false),
         ] {
             assert_eq!(means_stale(connected), stale, "{connected:?}");
+        }
+    }
+
+    #[test]
+    fn a_client_cannot_pass_descriptors_and_the_server_can() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, file) = (folder.path().join("s"), File::open("/dev/null").unwrap());
+        if refuse_descriptors(new_socket(SocketType::STREAM).unwrap()).is_err() {
+            return; // The kernel is older than Linux 6.16.
+        }
+        for kind in [SocketType::STREAM, SocketType::SEQPACKET] {
+            let (_file, socket) = bind_unix(&path, kind, OWNER_ONLY, 1).unwrap();
+            let client = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+            connect(&client, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+            assert_eq!(
+                pass(&client, b"x", Some(file.as_fd()), SendFlags::empty()),
+                Err(Errno::PERM),
+                "before it is accepted"
+            );
+            let accepted = accept(&socket).unwrap();
+            assert_eq!(pass(&client, b"x", Some(file.as_fd()), SendFlags::empty()), Err(Errno::PERM));
+            assert_eq!(pass(&client, b"x", None, SendFlags::empty()), Ok(1));
+            assert_eq!(pass(&accepted, b"x", Some(file.as_fd()), SendFlags::empty()), Ok(1));
         }
     }
 

@@ -1,8 +1,8 @@
 //! How much memory may this process have, and how much is in use?
 //!
-//! The limit of a control group counts like the memory of the host. It is the lowest one on the path from the process's group up to the
-//! root of the mounted hierarchy: `memory.max` and `memory.high` of version 2 (systemd's `MemoryMax` and `MemoryHigh` are
-//! these files), `memory.limit_in_bytes` of version 1.
+//! The process may use the memory of the host, or less if its control group has a lower limit. That limit is the lowest one on the path from the process's
+//! group up to the root of the mounted hierarchy: `memory.max` and `memory.high` of version 2 (systemd's `MemoryMax` and `MemoryHigh` are these files),
+//! `memory.limit_in_bytes` of version 1.
 
 use std::path::{Path, PathBuf};
 
@@ -188,7 +188,7 @@ mod tests {
     const TWO: &str =
         "25 1 0:22 / /sys rw - sysfs sysfs rw\n30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n";
 
-    /// The group of a process whose `/proc/self/cgroup` and `mountinfo` say this, with these files below `/sys/fs/cgroup`.
+    /// Checks the limit and the used bytes of a process with this content of `/proc/self/cgroup` and `mountinfo`, and with these files below `/sys/fs/cgroup`.
     #[track_caller]
     fn check(cgroup: &str, mountinfo: &str, files: &[(&str, &str)], expect: (Option<u64>, u64)) {
         let root = std::env::temp_dir().join(format!(
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no files")]
     fn the_tightest_limit_of_the_own_path_counts() {
-        // systemd's MemoryMax lies in the service's group, MemoryHigh beside it, and a slice above may be tighter.
+        // systemd sets MemoryMax and MemoryHigh in the group of the service. The limit of a slice above it may be lower.
         let own = "0::/system.slice/nerite.service\n";
         check(own, TWO, &[("system.slice/nerite.service/memory.max", "max\n")], (None, 0));
         check(own, TWO, &[("system.slice/nerite.service/memory.max", "500\n")], (Some(500), 0));
@@ -248,7 +248,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "Miri has no files")]
     fn a_container_sees_its_own_group_as_the_root() {
         check("0::/\n", TWO, &[("memory.max", "700\n")], (Some(700), 0));
-        // Without a namespace of its own, but with its group mounted at the root.
+        // A container without a cgroup namespace of its own, whose group is mounted at the root.
         let mounted = "30 25 0:26 /docker/ab12 /sys/fs/cgroup ro - cgroup2 cgroup rw\n";
         check("0::/docker/ab12\n", mounted, &[("memory.max", "700")], (Some(700), 0));
         check(

@@ -1,7 +1,7 @@
 //! Where does heap memory for tensors come from, and where does it go afterwards?
 //!
-//! Touching fresh pages costs about eight times as much as reusing them, so large blocks are kept in a small pool. [`trim_pool`] returns
-//! blocks to the system that were not used lately. The caller decides how often. [`crate::unmapping`] says which thread unmaps a block.
+//! Touching fresh pages costs about eight times as much as reusing them, so large blocks are kept in a small pool. [`trim_pool`] returns the blocks that were
+//! not used lately to the system. Its caller decides how often. [`crate::unmapping`] says which thread unmaps a block.
 //!
 //! A client may choose a size that is not available: [`Block::try_new`] then returns an error. [`crate::headroom`] says how much memory it must
 //! leave free.
@@ -16,12 +16,12 @@ use std::sync::{PoisonError, TryLockError};
 
 use nerite_locks::Mutex;
 
-use crate::headroom::{Headroom, NoMemory, mapped};
+use crate::headroom::{Headroom, NoMemory, Purpose, mapped};
 use crate::large;
 use crate::page::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 use crate::unmapping::{Mapping, UNMAPPER, unmap};
 
-pub(crate) use reclaim::{or_reclaim, reclaim_bytes};
+pub(crate) use reclaim::{or_reclaim, reclaim_bytes, reclaimable_bytes};
 
 /// Alignment of every block: a cache line, and the most that any runtime needs.
 const BLOCK_ALIGN: usize = 64;
@@ -40,6 +40,8 @@ const _: () = assert!(PAGE_BYTES_MIN.is_multiple_of(BLOCK_ALIGN));
 pub struct Block {
     ptr: NonNull<u8>,
     capacity: usize,
+    /// Whether all bytes were zero when its owner got it.
+    was_zero: bool,
 }
 
 /// A block whose bytes are written while Buffers over them live: see [`crate::Buffer::rewrite`].
@@ -50,12 +52,12 @@ impl RewritableBlock {
         RewritableBlock(block)
     }
 
-    /// Bytes that it holds.
+    /// The size of the block in bytes.
     pub(crate) fn capacity(&self) -> usize {
         self.0.capacity()
     }
 
-    /// Whether these bytes are all in the block.
+    /// Whether all these bytes lie in the block.
     pub(crate) fn holds(&self, ptr: NonNull<u8>, len: usize) -> bool {
         let before = ptr.addr().get().checked_sub(self.0.as_ptr().addr().get());
         before.and_then(|before| self.0.capacity().checked_sub(before)).is_some_and(|left| len <= left)
@@ -64,19 +66,19 @@ impl RewritableBlock {
 
 // SAFETY: a Block owns its memory like a Box does; there is no thread affinity.
 unsafe impl Send for Block {}
-// SAFETY: a shared Block gives out no reference; its users (Buffer, Slot) keep reading and writing apart.
+// SAFETY: a shared Block gives out no reference. Its users, Buffer and Slot, make sure that no thread reads bytes that another one writes.
 unsafe impl Sync for Block {}
 struct Pooled {
     block: Block,
     idle_rounds: u32,
 }
 
-/// In the order in which they were returned.
+/// The pooled blocks, in the order in which they were returned.
 static POOL: Mutex<Vec<Pooled>> = Mutex::new(Vec::new());
 /// The limit that [`limit_pool`] set.
 static POOL_BYTES_LIMIT: AtomicUsize = AtomicUsize::new(POOL_BYTES_MAX);
 
-/// Limits the pool to `bytes`, and the freed large allocations that are kept as well. The pool never exceeds 512 MiB.
+/// Limits the pool, and the freed large allocations that are kept, to `bytes` each. The pool never exceeds 512 MiB.
 pub fn limit_pool(bytes: u64) {
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(POOL_BYTES_MAX);
     POOL_BYTES_LIMIT.store(bytes, Ordering::Relaxed);
@@ -84,17 +86,17 @@ pub fn limit_pool(bytes: u64) {
 }
 
 impl Block {
-    /// At least `len` bytes. Fresh memory is zero. Pooled memory has the bytes of its last user in this process. If there is no memory, the process
-    /// ends, so this is only for sizes that no client chose; see [`Block::try_new`].
+    /// At least `len` bytes. Fresh memory is zero. Pooled memory has the bytes of its last user in this process. If there is no memory, the process ends. So
+    /// this is only for sizes that no client chose. For others see [`Block::try_new`].
     pub fn new(len: usize) -> Block {
-        Block::obtain(len, false).unwrap_or_else(|_| {
+        Block::obtain(len, None).unwrap_or_else(|_| {
             handle_alloc_error(Layout::from_size_align(len, BLOCK_ALIGN).unwrap_or(Layout::new::<Block>()))
         })
     }
 
     /// As [`Block::new`], for a size that a client chose.
     pub fn try_new(len: usize) -> Result<Block, NoMemory> {
-        Block::obtain(len, true)
+        Block::obtain(len, Some(Purpose::Request))
     }
 
     /// At least `len` bytes from the pool, if it has a block of that size. Takes no memory from the system.
@@ -102,29 +104,37 @@ impl Block {
         if len >= POOLED_BYTES_MIN { take_pooled(len.checked_next_multiple_of(PAGE_BYTES_MAX)?) } else { None }
     }
 
-    fn obtain(len: usize, spares: bool) -> Result<Block, NoMemory> {
+    /// At least `len` bytes. Without a purpose, no limit of [`crate::headroom`] applies.
+    fn obtain(len: usize, purpose: Option<Purpose>) -> Result<Block, NoMemory> {
         let refused = NoMemory::refused(len);
         if len >= POOLED_BYTES_MIN {
-            let capacity = len.checked_next_multiple_of(PAGE_BYTES_MAX).ok_or(refused)?;
-            return match take_pooled(capacity) {
-                Some(block) => Ok(block),
-                None => or_reclaim(capacity, || Block::map(len, capacity, spares)),
-            };
+            return Block::large(len, purpose);
         }
         let capacity = len.max(1);
         let layout = Layout::from_size_align(capacity, BLOCK_ALIGN).expect("below 256 KiB with a power of two");
         // SAFETY: the layout's size is not zero, by the `max` above.
         let ptr = unsafe { alloc_zeroed(layout) };
-        Ok(Block { ptr: NonNull::new(ptr).ok_or(refused)?, capacity })
+        Ok(Block { ptr: NonNull::new(ptr).ok_or(refused)?, capacity, was_zero: true })
     }
 
-    /// A mapping of `capacity` bytes for a block of `len`. With `spares` it must leave free what [`crate::headroom`] says.
-    fn map(len: usize, capacity: usize, spares: bool) -> Result<Block, NoMemory> {
+    /// At least `len` bytes, [`POOLED_BYTES_MIN`] or more, from the pool or from the system.
+    pub(crate) fn large(len: usize, purpose: Option<Purpose>) -> Result<Block, NoMemory> {
+        Block::pooled(len).map_or_else(|| Block::fresh(len, purpose), Ok)
+    }
+
+    /// At least `len` bytes, [`POOLED_BYTES_MIN`] or more, from the system.
+    pub(crate) fn fresh(len: usize, purpose: Option<Purpose>) -> Result<Block, NoMemory> {
+        let capacity = len.checked_next_multiple_of(PAGE_BYTES_MAX).ok_or(NoMemory::refused(len))?;
+        or_reclaim(capacity, || Block::map(len, capacity, purpose))
+    }
+
+    /// A mapping of `capacity` bytes for a block of `len`. With a purpose, it must leave as many bytes free as [`crate::headroom`] demands.
+    fn map(len: usize, capacity: usize, purpose: Option<Purpose>) -> Result<Block, NoMemory> {
         let refused = NoMemory::refused(len);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         let headroom = Headroom::lock();
-        let spare = if spares { headroom.spare(len, capacity)? } else { 0 };
+        let spare = purpose.map_or(Ok(0), |purpose| headroom.spare(purpose, len, capacity))?;
         let all = capacity.checked_add(spare).ok_or(refused)?;
         // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory of ours.
         let ptr = unsafe { libc::mmap(std::ptr::null_mut(), all, prot, flags, -1, 0) };
@@ -135,7 +145,7 @@ impl Block {
         Ok(Block::of_mapping(NonNull::new(ptr.cast()).ok_or(refused)?, capacity, spare))
     }
 
-    /// The first `capacity` bytes of a mapping that has `spare` bytes more. Those are unmapped.
+    /// A block of the first `capacity` bytes of a mapping. The `spare` bytes behind them are unmapped.
     fn of_mapping(ptr: NonNull<u8>, capacity: usize, spare: usize) -> Block {
         if spare > 0 {
             // SAFETY: the mapping reaches `spare` bytes beyond `capacity`, so the sum lies within it.
@@ -145,20 +155,20 @@ impl Block {
             unsafe { libc::munmap(behind.as_ptr().cast(), spare) };
         }
         if capacity >= HUGE_BYTES_MIN && !cfg!(miri) {
-            // A hint: fewer page faults on first touch if the system allows huge pages.
-            // SAFETY: the range is what is left of the mapping.
+            // A hint to the kernel. If the system allows huge pages, the first accesses cause fewer page faults.
+            // SAFETY: the range is the mapping without the spare bytes.
             unsafe { libc::madvise(ptr.as_ptr().cast(), capacity, libc::MADV_HUGEPAGE) };
         }
-        Block { ptr, capacity }
+        Block { ptr, capacity, was_zero: true }
     }
 
-    /// Whether [`Block::try_grow`] can enlarge it. Only mappings can grow.
+    /// Whether [`Block::try_grow`] can enlarge the block. Only mappings can grow.
     pub(crate) fn can_grow(&self) -> bool {
         self.capacity >= POOLED_BYTES_MIN
     }
 
-    /// Enlarges it to at least `len` bytes. The kernel moves the pages to a larger range of addresses, and no byte is copied. New bytes are zero.
-    /// On failure the block is unchanged.
+    /// Enlarges the block to at least `len` bytes. The kernel moves the pages to a larger range of addresses, and no byte is copied. New bytes are zero. On
+    /// failure the block is unchanged.
     pub(crate) fn try_grow(&mut self, len: usize) -> Result<(), NoMemory> {
         if len <= self.capacity {
             return Ok(());
@@ -169,7 +179,7 @@ impl Block {
         let (from, had) = (self.ptr.as_ptr().cast(), self.capacity);
         let grown = or_reclaim(capacity - had, || {
             let headroom = Headroom::lock();
-            let spare = headroom.spare(len, capacity - had)?;
+            let spare = headroom.spare(Purpose::Request, len, capacity - had)?;
             let all = capacity.checked_add(spare).ok_or(refused)?;
             // SAFETY: `map` made exactly this mapping, or an earlier call of this function; we are its only owner, and
             // `&mut self` means that no address in it is in use.
@@ -180,8 +190,8 @@ impl Block {
             mapped(had, capacity);
             Ok(Block::of_mapping(NonNull::new(moved.cast()).ok_or(refused)?, capacity, spare))
         })?;
-        (self.ptr, self.capacity) = (grown.ptr, grown.capacity);
-        // The mapping is `self`'s; a second owner would give it back.
+        (self.ptr, self.capacity, self.was_zero) = (grown.ptr, grown.capacity, false);
+        // `self` owns the mapping now. Dropping `grown` would unmap it.
         std::mem::forget(grown);
         Ok(())
     }
@@ -191,16 +201,35 @@ impl Block {
         self.ptr
     }
 
-    /// Bytes that may be used: at least what was asked for.
+    /// Whether all bytes were zero when the owner got the block. This is the case if the block was never used before.
+    pub(crate) fn was_zero(&self) -> bool {
+        self.was_zero
+    }
+
+    /// Call this before the block gets another user, who finds the bytes of this user in it.
+    pub(crate) fn pass_on(&mut self) {
+        self.was_zero = false;
+    }
+
+    /// Bytes that may be used: at least the requested number.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Its memory, which the caller unmaps. Only blocks of this size and more have a mapping.
+    /// A block of [`POOLED_BYTES_MIN`] bytes or more at this address.
+    ///
+    /// # Safety
+    /// The address and the capacity are those of a [`Block::large`] that was forgotten. The caller owns its memory.
+    pub(crate) unsafe fn from_large(ptr: NonNull<u8>, capacity: usize) -> Block {
+        debug_assert!(capacity >= POOLED_BYTES_MIN, "{capacity} bytes of the allocator's are no large block");
+        Block { ptr, capacity, was_zero: false }
+    }
+
+    /// The block's mapping, which the caller unmaps. Only blocks of [`POOLED_BYTES_MIN`] and more have a mapping.
     fn into_mapping(self) -> Mapping {
         assert!(self.capacity >= POOLED_BYTES_MIN, "{} bytes of the allocator's are no mapping", self.capacity);
         let block = ManuallyDrop::new(self);
-        // SAFETY: `map` or `try_grow` made exactly this mapping. We are its last owner, and the block is not dropped.
+        // SAFETY: `map` or `try_grow` made exactly this mapping. We are its last owner, and the drop of the block does not run.
         unsafe { Mapping::new(block.ptr, block.capacity, true) }
     }
 }
@@ -212,8 +241,8 @@ impl Drop for Block {
             // SAFETY: `new` allocated it with this layout, and we are its last owner.
             return unsafe { dealloc(self.ptr.as_ptr(), layout) };
         }
-        // A second owner, which takes the place of `self`.
-        let block = Block { ptr: self.ptr, capacity: self.capacity };
+        // From here on this value owns the memory. Nothing frees it through `self`.
+        let block = Block { ptr: self.ptr, capacity: self.capacity, was_zero: false };
         let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
         let held: usize = pool.iter().map(|p| p.block.capacity).sum();
         if held + self.capacity > POOL_BYTES_LIMIT.load(Ordering::Relaxed) || pool.len() >= POOL_BLOCKS_MAX {
@@ -221,16 +250,16 @@ impl Drop for Block {
             return unmap(block.into_mapping());
         }
         if pool.capacity() == 0 {
-            // Reserved once, before the first push: a thread that waited for memory here would hold the pool's lock, and other threads could not
-            // return their blocks.
+            // The capacity is reserved once, before the first push. Otherwise a later push might wait for memory while it holds the pool's lock, and other
+            // threads could not return their blocks.
             pool.reserve_exact(POOL_BLOCKS_MAX);
         }
         pool.push(Pooled { block, idle_rounds: 0 });
     }
 }
 
-/// The smallest pooled block that fits without wasting more than half of itself. Of several, the one that was returned last is most likely still in the
-/// processor's cache.
+/// Takes the smallest pooled block that has at least `capacity` bytes and at most twice as many. If several are equally small, it takes the one that was
+/// returned last, because that one is most likely still in the processor's cache.
 fn take_pooled(capacity: usize) -> Option<Block> {
     let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
     let fits = |p: &Pooled| p.block.capacity >= capacity && p.block.capacity <= capacity.saturating_mul(2);
@@ -238,7 +267,8 @@ fn take_pooled(capacity: usize) -> Option<Block> {
     Some(pool.remove(at).block)
 }
 
-/// Takes a block out of the pool, to unmap it. It does not wait for the pool's lock, because this thread may hold it when it runs out of memory.
+/// Takes a block out of the pool, to unmap it. This does not wait for the pool's lock, because the calling thread may hold the lock when it runs out of
+/// memory.
 pub(crate) fn pop() -> Option<Mapping> {
     let last = match POOL.try_lock() {
         Ok(mut pool) => pool.pop(),
@@ -253,8 +283,8 @@ pub fn pooled_bytes() -> usize {
     POOL.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|p| p.block.capacity).sum()
 }
 
-/// Returns blocks and large allocations to the system that were unused during the last `rounds_max` calls of this function. Returns their bytes, some of
-/// which may be unmapped later, on another thread.
+/// Gives the blocks and large allocations that were unused during the last `rounds_max` calls of this function back to the system. Returns their size in bytes.
+/// Some of the memory may be unmapped later, on another thread.
 pub fn trim_pool(rounds_max: u32) -> usize {
     let mut stale = Vec::with_capacity(POOL_BLOCKS_MAX);
     {
@@ -278,7 +308,7 @@ pub fn trim_pool(rounds_max: u32) -> usize {
     freed
 }
 
-/// Returns heap memory to the system that `free` kept. It takes some time, so call it when the server is idle.
+/// Returns the free memory that the heap of `malloc` keeps to the system. This takes some time, so call it when the server is idle.
 pub fn trim_heap() {
     #[cfg(all(target_env = "gnu", not(miri)))]
     // SAFETY: malloc_trim only walks the allocator's own free lists, under the allocator's own locks.
@@ -291,7 +321,7 @@ pub fn trim_heap() {
 mod tests {
     use super::*;
 
-    /// Held by tests that depend on the pool's contents, or empty it.
+    /// Held by tests that depend on the pool's contents or empty the pool.
     static POOL_TESTS: Mutex<()> = Mutex::new(());
 
     #[test]
@@ -312,7 +342,7 @@ mod tests {
     fn a_block_grows_without_losing_a_byte_and_the_new_ones_are_zero() {
         let mut block = Block::try_new(POOLED_BYTES_MIN).expect("a quarter of a MiB");
         let last = |block: &Block, len: usize| {
-            // SAFETY: the offset is within the block, as all callers see to.
+            // SAFETY: all callers pass a length of at most the block's capacity, so the offset is within the block.
             unsafe { block.as_ptr().add(len - 1) }
         };
         let (mut had, mut mark) = (block.capacity(), 1);

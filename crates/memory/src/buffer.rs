@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::copy::{End, Reason, copy_counted};
-use crate::{Access, Cells, Extent, IpcWindow, Keep, Number, Place, SharedWindow};
+use crate::copy::{CopyEndpoint, Reason, copy_counted};
+use crate::{Access, Cells, Extent, IpcWindow, MemoryOwner, Number, Place, SharedWindow};
 
 /// Readable bytes: where they are, how many, and what keeps them alive. Cloning and slicing copy no bytes.
 #[derive(Clone)]
@@ -15,45 +15,51 @@ pub struct Buffer {
     len: usize,
     place: Place,
     access: Access,
-    keep: Option<Arc<dyn Keep>>,
+    owner: Option<Arc<dyn MemoryOwner>>,
 }
 
-// SAFETY: the bytes are only read through a Buffer, and `keep` (Send + Sync) holds them wherever the Buffer goes.
+// SAFETY: the bytes are only read through a Buffer, and `owner` (Send + Sync) holds them wherever the Buffer goes.
 unsafe impl Send for Buffer {}
 // SAFETY: as above; no method of a shared Buffer writes.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// No bytes at all.
+    /// A buffer without bytes.
     pub fn empty() -> Buffer {
-        Buffer { ptr: NonNull::dangling(), len: 0, place: Place::Host, access: Access::Private, keep: None }
+        Buffer { ptr: NonNull::dangling(), len: 0, place: Place::Host, access: Access::Private, owner: None }
     }
 
-    /// `len` bytes at `ptr`, alive as long as `keep` is.
+    /// `len` bytes at `ptr`, alive as long as `owner` is.
     ///
     /// # Safety
-    /// `ptr` points to `len` initialised bytes at `place` that stay mapped while `keep` lives; with [`Access::Private`]
+    /// `ptr` points to `len` initialised bytes at `place` that stay mapped while `owner` lives; with [`Access::Private`]
     /// nobody writes them while the Buffer or a clone of it lives.
-    pub unsafe fn from_raw(ptr: NonNull<u8>, len: usize, place: Place, access: Access, keep: Arc<dyn Keep>) -> Buffer {
-        Buffer { ptr, len, place, access, keep: Some(keep) }
+    pub unsafe fn from_raw(
+        ptr: NonNull<u8>,
+        len: usize,
+        place: Place,
+        access: Access,
+        owner: Arc<dyn MemoryOwner>,
+    ) -> Buffer {
+        Buffer { ptr, len, place, access, owner: Some(owner) }
     }
 
     /// A buffer over the numbers of a runtime, without a copy.
     pub fn from_numbers<T: Number>(numbers: Vec<T>) -> Buffer {
         let len = size_of_val(numbers.as_slice());
         let ptr = NonNull::new(numbers.as_ptr().cast_mut().cast()).expect("a vector's pointer is never null");
-        // SAFETY: `len` bytes of numbers, initialised and without padding (Number); the vector is moved into `keep`, which
+        // SAFETY: `len` bytes of numbers, initialised and without padding (Number); the vector is moved into `owner`, which
         // moves the handle and not the elements, and nobody can reach it there to write.
         unsafe { Buffer::from_raw(ptr, len, Place::Host, Access::Private, Arc::new(numbers)) }
     }
 
-    /// One Buffer over all `parts`, if each begins where the one before ends in the same memory. Then joining them needs no copy.
+    /// Joins `parts` to one Buffer without a copy, if each part begins where the part before ends, in the same memory.
     pub fn joined(parts: &[&Buffer]) -> Option<Buffer> {
         let (first, rest) = parts.split_first()?;
-        let keep = first.keep.as_ref()?;
+        let owner = first.owner.as_ref()?;
         let mut len = first.len;
         for part in rest {
-            let same = part.keep.as_ref().is_some_and(|other| Arc::ptr_eq(keep, other));
+            let same = part.owner.as_ref().is_some_and(|other| Arc::ptr_eq(owner, other));
             if !same || part.place != first.place || part.ptr.as_ptr().addr() != first.ptr.as_ptr().addr() + len {
                 return None;
             }
@@ -62,26 +68,26 @@ impl Buffer {
         Some(Buffer { len, ..(*first).clone() })
     }
 
-    /// The number of the owner that keeps the bytes alive. All Buffers over the same owner have the same number. 0 without an owner. The number may
-    /// be reused once the last of them is dropped.
+    /// The number of the owner that keeps the bytes alive. All Buffers with the same owner return the same number. Without an owner it is 0. Once the last of
+    /// these Buffers is dropped, the number may be reused for another owner.
     pub fn owner(&self) -> usize {
-        self.keep.as_ref().map_or(0, |keep| Arc::as_ptr(keep).cast::<()>().addr())
+        self.owner.as_ref().map_or(0, |owner| Arc::as_ptr(owner).cast::<()>().addr())
     }
 
     /// The owner that keeps the bytes alive.
-    pub(crate) fn keep(&self) -> Option<&Arc<dyn Keep>> {
-        self.keep.as_ref()
+    pub(crate) fn memory_owner(&self) -> Option<&Arc<dyn MemoryOwner>> {
+        self.owner.as_ref()
     }
 
-    /// What keeps the bytes alive, without the Buffer.
-    pub(crate) fn into_keep(self) -> Option<Arc<dyn Keep>> {
-        self.keep
+    /// Turns the Buffer into the owner that keeps its bytes alive.
+    pub(crate) fn into_owner(self) -> Option<Arc<dyn MemoryOwner>> {
+        self.owner
     }
 
-    /// Bytes of memory that stay in use while this Buffer lives: all bytes of the memory that it is a slice of. Its own length, if the owner does not
-    /// say.
+    /// Bytes of memory that stay in use while this Buffer lives: all bytes of the memory that it is a slice of, or its own length if the owner does not say how
+    /// much that is.
     pub fn held_bytes(&self) -> usize {
-        self.keep.as_ref().and_then(|keep| keep.held_bytes()).unwrap_or(0).max(self.len)
+        self.owner.as_ref().and_then(|owner| owner.held_bytes()).unwrap_or(0).max(self.len)
     }
 
     /// Number of bytes.
@@ -116,17 +122,17 @@ impl Buffer {
 
     /// Why the bytes can no longer be trusted, if their memory was lost.
     pub fn fault(&self) -> Option<String> {
-        self.keep.as_ref().and_then(|keep| keep.fault())
+        self.owner.as_ref().and_then(|owner| owner.fault())
     }
 
     /// How another process can open the bytes, if they are device memory with an IPC handle.
     pub fn ipc(&self) -> Option<IpcWindow> {
-        self.keep.as_ref().and_then(|keep| keep.ipc()).map(|source| source.window(self.ptr))
+        self.owner.as_ref().and_then(|owner| owner.ipc()).map(|source| source.window(self.ptr))
     }
 
     /// How another process of this host can map the bytes, if it can.
     pub fn share(&self) -> Option<SharedWindow<'_>> {
-        let share = self.keep.as_deref()?.share()?;
+        let share = self.owner.as_deref()?.share()?;
         Some(SharedWindow::new(share, self.ptr))
     }
 
@@ -136,7 +142,7 @@ impl Buffer {
     /// If the extent was made for a longer range. That is a bug of the server: `Extent::new` checks the numbers of clients.
     pub fn slice(&self, extent: Extent) -> Buffer {
         assert!(extent.end() <= self.len, "extent up to {} of a buffer of {}", extent.end(), self.len);
-        // SAFETY: `offset <= end <= len`, so the result stays within or one past the memory that `keep` holds.
+        // SAFETY: `offset <= end <= len`, so the result stays within or one past the memory that `owner` holds.
         let ptr = unsafe { self.ptr.add(extent.offset()) };
         Buffer { ptr, len: extent.len(), ..self.clone() }
     }
@@ -152,7 +158,8 @@ impl Buffer {
         Some(unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) })
     }
 
-    /// The bytes as a slice of numbers. `None` if a peer may write them, or for the reasons of [`Buffer::cells`], which can be used in the first case.
+    /// The bytes as a slice of numbers. `None` if a peer may write them; use [`Buffer::cells`] then. `None` also for the reasons for which [`Buffer::cells`]
+    /// returns `None`.
     #[expect(clippy::disallowed_methods, reason = "`Access::Private`: nobody writes them")]
     pub fn numbers<T: Number>(&self) -> Option<&[T]> {
         if self.access == Access::Shared {
@@ -160,7 +167,7 @@ impl Buffer {
         }
         let (ptr, len) = self.array::<T>()?;
         // SAFETY: `array` found whole, aligned values inside the mapped range, of which every bit pattern is a Number. Nobody
-        // writes them (Access::Private), and the lifetime is that of `self`, which holds `keep`.
+        // writes them (Access::Private), and the lifetime is that of `self`, which holds `owner`.
         Some(unsafe { std::slice::from_raw_parts(ptr.as_ptr(), len) })
     }
 
@@ -180,7 +187,7 @@ impl Buffer {
         (self.place.is_host() && fits).then(|| (self.ptr.cast::<T>(), self.len / size_of::<T>()))
     }
 
-    /// A little-endian u32 at `at`. It is read exactly once, so that the value that is checked is the value that is used.
+    /// The little-endian u32 at `at`. Each byte is read exactly once, so the value that the caller checks is the value that it uses. `None` past the end.
     pub fn read_u32(&self, at: usize) -> Option<u32> {
         if at.checked_add(4)? > self.len || !self.place.is_host() {
             return None;
@@ -197,16 +204,19 @@ impl Buffer {
         Some(u32::from_le_bytes(word))
     }
 
-    /// Copies all bytes to the front of `to`, counted under `reason`. `to` must be at least as long.
+    /// Copies all bytes to the front of `to`, and counts them under `reason`.
+    ///
+    /// # Panics
+    /// If `to` is shorter, or if the bytes are on a device.
     pub fn copy_to(&self, to: &mut [u8], reason: Reason) {
         assert!(to.len() >= self.len && self.place.is_host(), "{} bytes into {}", self.len, to.len());
         // SAFETY: `len` bytes are readable here and, by the assertion, writable there.
         unsafe { copy_counted(self.ptr.as_ptr(), to.as_mut_ptr(), self.len, reason) };
     }
 
-    pub(crate) fn end(&self) -> End<'_> {
-        let carrier = self.keep.as_ref().and_then(|keep| keep.carrier());
-        End { ptr: self.ptr.as_ptr(), place: self.place, carrier }
+    pub(crate) fn copy_endpoint(&self) -> CopyEndpoint<'_> {
+        let copier = self.owner.as_ref().and_then(|owner| owner.copier());
+        CopyEndpoint { ptr: self.ptr.as_ptr(), place: self.place, copier }
     }
 }
 
@@ -214,8 +224,8 @@ impl From<Bytes> for Buffer {
     fn from(bytes: Bytes) -> Buffer {
         let ptr = NonNull::new(bytes.as_ptr().cast_mut()).expect("a slice's pointer is never null");
         let len = bytes.len();
-        // `Bytes` is immutable and its storage does not move with the handle, so the pointer holds while `keep` does.
-        Buffer { ptr, len, place: Place::Host, access: Access::Private, keep: Some(Arc::new(bytes)) }
+        // `Bytes` is immutable, and its storage does not move when the handle moves. So the pointer is valid as long as `owner` lives.
+        Buffer { ptr, len, place: Place::Host, access: Access::Private, owner: Some(Arc::new(bytes)) }
     }
 }
 

@@ -1,8 +1,7 @@
 //! How are numbers read and written if another process may write them at the same time?
 //!
-//! A slice promises the compiler that nothing else writes its memory. Memory that a peer has mapped too cannot keep that promise, so it is never
-//! borrowed as a slice. Cells read and write one number at a time, or copy whole ranges, through pointers. Two reads of one cell may give two
-//! values.
+//! A slice promises the compiler that nothing else writes its memory. Memory that a peer has mapped too breaks that promise, so it is never borrowed as a
+//! slice. Cells read and write one number at a time, or copy whole ranges, through pointers. Two reads of one cell may give two values.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -42,7 +41,7 @@ impl<'m, T: Number> Cells<'m, T> {
         self.len == 0
     }
 
-    /// The number at `at`, read once; `None` past the end.
+    /// The number at `at`. It is read once. `None` past the end.
     pub fn get(&self, at: usize) -> Option<T> {
         (at < self.len).then(|| self.read(at))
     }
@@ -69,7 +68,7 @@ impl<'m, T: Number> Cells<'m, T> {
     }
 
     /// A copy of all numbers.
-    #[expect(clippy::disallowed_methods, reason = "the program moves numbers of its own; no tensor travels")]
+    #[expect(clippy::disallowed_methods, reason = "the program copies numbers for its own use; no tensor is passed on")]
     pub fn to_vec(&self) -> Vec<T> {
         let mut copy = Vec::with_capacity(self.len);
         // SAFETY: `len` numbers are readable here, by `new`, and there is room for as many in a vector of this process, which
@@ -80,11 +79,11 @@ impl<'m, T: Number> Cells<'m, T> {
         copy
     }
 
-    /// Copies the first `to.len()` numbers.
+    /// Copies the first `to.len()` numbers to `to`.
     ///
     /// # Panics
-    /// If there are fewer.
-    #[expect(clippy::disallowed_methods, reason = "the program moves numbers of its own; no tensor travels")]
+    /// If there are fewer numbers.
+    #[expect(clippy::disallowed_methods, reason = "the program copies numbers for its own use; no tensor is passed on")]
     pub fn copy_to(&self, to: &mut [T]) {
         assert!(to.len() <= self.len, "{} numbers asked of {}", to.len(), self.len);
         // SAFETY: as many numbers are readable here, by the assertion and `new`, as `to` has; `to` is borrowed mutably, so it
@@ -94,16 +93,16 @@ impl<'m, T: Number> Cells<'m, T> {
 }
 
 impl<'m, T: Number> CellsMut<'m, T> {
-    /// As [`Cells::new`], to write as well.
+    /// As [`Cells::new`], for numbers that may also be written.
     ///
     /// # Safety
-    /// As there, and the numbers are writable for `'m`.
+    /// As for [`Cells::new`], and the numbers are writable for `'m`.
     pub(crate) unsafe fn new(first: NonNull<T>, len: usize) -> CellsMut<'m, T> {
         // SAFETY: the caller's promise.
         CellsMut { cells: unsafe { Cells::new(first, len) } }
     }
 
-    /// The numbers, to be read.
+    /// The same numbers, for reading.
     pub fn cells(&self) -> Cells<'_, T> {
         self.cells
     }
@@ -134,7 +133,7 @@ impl<'m, T: Number> CellsMut<'m, T> {
         self.fill_with((0..self.cells.len).map(|_| number));
     }
 
-    /// Writes numbers in order until either side ends. Returns how many were written.
+    /// Writes `numbers` in order, until there are no more cells or no more numbers. Returns how many were written.
     pub fn fill_with(&mut self, numbers: impl IntoIterator<Item = T>) -> usize {
         let mut count = 0;
         for (at, number) in (0..self.cells.len).zip(numbers) {
@@ -149,8 +148,8 @@ impl<'m, T: Number> CellsMut<'m, T> {
     /// Copies `from` to the numbers from `at` on.
     ///
     /// # Panics
-    /// If there are fewer.
-    #[expect(clippy::disallowed_methods, reason = "the program moves numbers of its own; no tensor travels")]
+    /// If there are fewer numbers.
+    #[expect(clippy::disallowed_methods, reason = "the program copies numbers for its own use; no tensor is passed on")]
     pub fn copy_from(&mut self, at: usize, from: &[T]) {
         let fits = at.checked_add(from.len()).is_some_and(|end| end <= self.cells.len);
         assert!(fits, "{} numbers at {at} of {}", from.len(), self.cells.len);
@@ -159,8 +158,8 @@ impl<'m, T: Number> CellsMut<'m, T> {
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) };
     }
 
-    /// Copies the numbers of `from` to the front, until either side ends. The two may be the same memory.
-    #[expect(clippy::disallowed_methods, reason = "the program moves numbers of its own; no tensor travels")]
+    /// Copies as many numbers of `from` as fit, from the first one on. Both may be the same memory.
+    #[expect(clippy::disallowed_methods, reason = "the program copies numbers for its own use; no tensor is passed on")]
     pub fn copy_cells(&mut self, from: Cells<'_, T>) {
         let len = self.cells.len.min(from.len);
         // SAFETY: both have `len` numbers, by `new` of either; `copy` is for ranges that may overlap.

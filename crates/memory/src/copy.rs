@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{Block, Carrier, Place};
+use crate::{Block, DeviceCopier, Place};
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $text:literal),* $(,)?) => {
@@ -23,7 +23,7 @@ macro_rules! reasons {
 }
 
 impl Reason {
-    /// The reason of a copy from one place to another: [`Reason::CrossDevice`] if the bytes leave the host or the device, else this one.
+    /// The reason of a copy from one place to another: [`Reason::CrossDevice`] if the bytes leave the host or the device, else `self`.
     #[must_use]
     pub fn between(self, from: Place, to: Place) -> Reason {
         if from == to || (from.is_host() && to.is_host()) { self } else { Reason::CrossDevice }
@@ -51,10 +51,12 @@ reasons! {
     Slices = "slices",
     /// Indices and sizes in memory that others can write: they must not change between check and use.
     Indices = "indices",
-    /// From the pieces of an input, with which a compiled backend asks another model, into one.
+    /// From several pieces of an input into one piece, for a request that a compiled backend sends to another model.
     ModelRequest = "model_request",
     /// Into memory that is shared with the model's process.
     ModelProcess = "model_process",
+    /// Between private memory and memory of a client that made threads wait for its memory before.
+    Staged = "staged",
     /// The state of a sequence, to the memory where a compiled backend writes the next state over it.
     SequenceState = "sequence_state",
     /// Into the response cache, and out of it to a place that a client named.
@@ -82,54 +84,59 @@ pub fn count_copied(reason: Reason, bytes: usize) {
 /// Copies `len` bytes and counts them.
 ///
 /// # Safety
-/// `from` is readable and `to` is writable for `len` bytes, and the two do not overlap unless both belong to a mapping
-/// that a peer controls, where the outcome is the peer's own garbage.
+/// `from` is readable and `to` is writable for `len` bytes. The two may overlap only if both belong to a mapping that a peer controls. The copied bytes may
+/// then be wrong, which only affects that peer.
 #[expect(clippy::disallowed_methods, reason = "this is the counted copy")]
 pub(crate) unsafe fn copy_counted(from: *const u8, to: *mut u8, len: usize, reason: Reason) {
-    // SAFETY: the caller promised both ranges. `copy` (memmove) and not `copy_nonoverlapping`, because a client may name
-    // the same region for input and output; it is a libc call, so no assumption about the peer's writes is compiled in.
+    // SAFETY: the caller promised both ranges. `copy` (memmove) is used and not `copy_nonoverlapping`, because a client may name the same region for input and
+    // output. It is a call of libc, so the compiler makes no assumption about what a peer writes.
     unsafe { std::ptr::copy(from, to, len) };
     count_copied(reason, len);
 }
 
-/// One end of a copy: an address, its place, and the carrier if this process cannot access it.
+/// One end of a copy: an address, its place, and the copier if this process cannot access it.
 #[derive(Clone, Copy)]
-pub(crate) struct End<'c> {
+pub(crate) struct CopyEndpoint<'c> {
     pub ptr: *mut u8,
     pub place: Place,
-    pub carrier: Option<&'c dyn Carrier>,
+    pub copier: Option<&'c dyn DeviceCopier>,
 }
 
-impl End<'_> {
-    fn carrier(&self) -> Result<&dyn Carrier, String> {
-        self.carrier.ok_or_else(|| format!("nobody carries bytes of {:?}", self.place))
+impl CopyEndpoint<'_> {
+    fn copier(&self) -> Result<&dyn DeviceCopier, String> {
+        self.copier.ok_or_else(|| format!("nobody carries bytes of {:?}", self.place))
     }
 }
 
 /// Copies `len` bytes between any two places, and counts them when the copy is complete.
 ///
 /// # Safety
-/// As [`copy_counted`] for ends on this host; an end elsewhere has `len` bytes, alive, that its carrier reaches.
-pub(crate) unsafe fn copy_across(from: End<'_>, to: End<'_>, len: usize, reason: Reason) -> Result<(), String> {
+/// As for [`copy_counted`] if the end is on this host. An end on a device has `len` allocated bytes that its copier can access.
+pub(crate) unsafe fn copy_across(
+    from: CopyEndpoint<'_>,
+    to: CopyEndpoint<'_>,
+    len: usize,
+    reason: Reason,
+) -> Result<(), String> {
     match (from.place.is_host(), to.place.is_host()) {
         (true, true) => {
             // SAFETY: both ends are on this host, and the caller promised both ranges.
             unsafe { copy_counted(from.ptr, to.ptr, len, reason) };
             return Ok(());
         }
-        // SAFETY: `from` is the carrier's and `to` is on this host; the caller promised both ranges.
-        (false, true) => unsafe { from.carrier()?.to_host(from.ptr, to.ptr, len) }?,
-        // SAFETY: `from` is on this host and `to` is the carrier's; the caller promised both ranges.
-        (true, false) => unsafe { to.carrier()?.to_device(from.ptr, to.ptr, len) }?,
-        // SAFETY: one device, so one carrier reaches both; the caller promised both ranges.
-        (false, false) if from.place == to.place => unsafe { to.carrier()?.within(from.ptr, to.ptr, len) }?,
+        // SAFETY: `from` is the copier's and `to` is on this host; the caller promised both ranges.
+        (false, true) => unsafe { from.copier()?.to_host(from.ptr, to.ptr, len) }?,
+        // SAFETY: `from` is on this host and `to` is the copier's; the caller promised both ranges.
+        (true, false) => unsafe { to.copier()?.to_device(from.ptr, to.ptr, len) }?,
+        // SAFETY: both ends are on one device, so its copier can access both; the caller promised both ranges.
+        (false, false) if from.place == to.place => unsafe { to.copier()?.within(from.ptr, to.ptr, len) }?,
         (false, false) => {
             let between = Block::try_new(len).map_err(|refused| refused.to_string())?;
             let host = between.as_ptr().as_ptr();
-            // SAFETY: `from` is the carrier's, as the caller promised, and the block has `len` bytes.
-            unsafe { from.carrier()?.to_host(from.ptr, host, len) }?;
-            // SAFETY: the block has `len` bytes, just written, and `to` is the carrier's, as the caller promised.
-            unsafe { to.carrier()?.to_device(host, to.ptr, len) }?;
+            // SAFETY: `from` is the copier's, as the caller promised, and the block has `len` bytes.
+            unsafe { from.copier()?.to_host(from.ptr, host, len) }?;
+            // SAFETY: the block has `len` bytes, just written, and `to` is the copier's, as the caller promised.
+            unsafe { to.copier()?.to_device(host, to.ptr, len) }?;
         }
     }
     count_copied(reason, len);

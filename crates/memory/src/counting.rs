@@ -1,6 +1,6 @@
 //! How often does a program allocate?
 //!
-//! For tests that hold the number of allocations per request. A test's binary makes [`CountingHeap`] its allocator:
+//! This is for tests that check the number of allocations per request. The binary of such a test sets [`CountingHeap`] as its allocator:
 //!
 //! ```
 //! #[global_allocator]
@@ -26,7 +26,7 @@ static IS_TRACING: AtomicBool = AtomicBool::new(false);
 static TRACED: Mutex<Vec<Backtrace>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// Also while a stack is captured, which allocates.
+    /// Whether allocations of this thread are not counted. It is also true while a stack is captured, because that allocates.
     static IS_EXEMPT: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -39,17 +39,17 @@ pub fn allocations() -> usize {
     ALLOCATIONS.load(Ordering::SeqCst)
 }
 
-/// Stops counting the allocations of this thread. For the client of a test, which is not part of the server.
+/// Stops counting the allocations of this thread. Call it on the threads of a test's client, which is not part of the server.
 pub fn exempt_this_thread() {
     IS_EXEMPT.set(true);
 }
 
-/// From now on the stack of each counted allocation is kept, until [`traced_allocations`].
+/// Starts to keep the stack of each counted allocation, until [`traced_allocations`] is called.
 pub fn trace_allocations() {
     IS_TRACING.store(true, Ordering::SeqCst);
 }
 
-/// The stacks that were kept, which ends the tracing.
+/// Stops tracing. Returns the stacks that were kept.
 pub fn traced_allocations() -> Vec<Backtrace> {
     IS_TRACING.store(false, Ordering::SeqCst);
     std::mem::take(&mut *TRACED.lock().unwrap_or_else(PoisonError::into_inner))
@@ -72,9 +72,9 @@ fn trace() {
     IS_EXEMPT.set(false);
 }
 
-// SAFETY: each function passes its arguments to the function of `Heap` that has the same name, and returns what that returned, so
-// the promises of both sides are those of `Heap`. Counting touches neither: the thread's flag is a constant at first and has no
-// destructor. What tracing allocates comes through here once more, and is neither counted nor traced.
+// SAFETY: each function passes its arguments to the function of `Heap` that has the same name, and returns what that returned, so the promises of both sides
+// are those of `Heap`. Counting changes neither: the thread-local flag has a constant initial value and no destructor. Allocations of the tracing use this
+// allocator too, but they are neither counted nor traced.
 unsafe impl GlobalAlloc for CountingHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();

@@ -1,4 +1,4 @@
-//! Which bytes of a larger range are meant, and do they exist?
+//! Which bytes of a larger range do an offset and a length name, and do they exist?
 
 /// An offset and a length that were checked against a limit. This is the only place that adds the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -12,18 +12,18 @@ pub struct Extent {
 pub enum ExtentError {
     /// `offset + len` does not fit in the machine's word.
     Overflow {
-        /// First byte asked for.
+        /// The requested offset.
         offset: usize,
-        /// Bytes asked for.
+        /// The requested number of bytes.
         len: usize,
     },
     /// The end lies past the limit.
     Beyond {
-        /// First byte asked for.
+        /// The requested offset.
         offset: usize,
-        /// Bytes asked for.
+        /// The requested number of bytes.
         len: usize,
-        /// Bytes there are.
+        /// The number of bytes in the range.
         limit: usize,
     },
 }
@@ -131,7 +131,7 @@ mod tests {
             }
         }
 
-        /// A part of a part lies where the sum of the offsets says, or does not exist.
+        /// A slice of a slice begins at the sum of both offsets.
         #[test]
         fn a_slice_of_a_buffer_agrees_too(whole in 0usize..200, offset in edge(), len in edge(), at in 0usize..200) {
             let bytes: Vec<u8> = (0..whole).map(|n| n as u8).collect();

@@ -5,8 +5,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 
-/// The first bytes of an unnamed file, mapped for reading. They do not count as memory of the process: the system can drop pages that are not
-/// used.
+/// The first bytes of an unnamed file, mapped for reading. They do not count as memory of the process, because the system can drop pages that are not used.
 #[derive(Debug)]
 pub struct FileBytes {
     ptr: NonNull<u8>,
@@ -14,7 +13,8 @@ pub struct FileBytes {
 }
 
 impl FileBytes {
-    /// Maps the first `len` bytes of `file`. The file has no name and no other descriptor, so it cannot be truncated. A shorter file is refused.
+    /// Maps the first `len` bytes of `file`. The caller passes a file without a name and without another descriptor, so that nobody can truncate it. A shorter
+    /// file is refused.
     pub fn map(file: File, len: u64) -> io::Result<FileBytes> {
         let found = file.metadata()?.len();
         if found < len {
@@ -38,8 +38,8 @@ impl FileBytes {
 impl AsRef<[u8]> for FileBytes {
     #[expect(clippy::disallowed_methods, reason = "nobody else has the file, which has no name")]
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the mapping has `len` bytes until it is dropped. The file reaches that far, its last descriptor was closed by `map`, and
-        // it has no name: nobody can change it or cut it short.
+        // SAFETY: the mapping has `len` bytes until it is dropped. The file is at least as long. It has no name, and `map` closed its last descriptor, so
+        // nobody can change or truncate it.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }

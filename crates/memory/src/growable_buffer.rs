@@ -1,6 +1,6 @@
 //! How are bytes collected if their number is not known in advance?
 //!
-//! A few bytes are in a vector. When there are more, they move to a [`Slot`], which grows without copying and returns an error when there is no
+//! The first bytes are stored in a vector. When there are more, they are moved to a [`Slot`], which grows without copying and returns an error when there is no
 //! memory.
 
 use std::io;
@@ -34,7 +34,7 @@ impl GrowableBuffer {
         self.len == 0
     }
 
-    /// Adds `bytes`. On failure nothing was added.
+    /// Adds `bytes`. On failure nothing is added.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), NoMemory> {
         let len = self.len.checked_add(bytes.len()).ok_or(NoMemory::refused(usize::MAX))?;
         if self.many.is_none() && len < POOLED_BYTES_MIN {
@@ -50,7 +50,7 @@ impl GrowableBuffer {
     /// Replaces the bytes at `at` by `bytes`.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If the buffer ends before `at + bytes.len()`.
     pub fn replace(&mut self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.len, "{} bytes at {at} of {}", bytes.len(), self.len);
         let all = match &mut self.many {

@@ -1,8 +1,8 @@
-//! Where do the program's large allocations come from, and where do they go?
+//! Where does the memory of the program's large allocations come from, and what happens to it when they are freed?
 //!
-//! The system's allocator keeps up to 64 MiB of freed memory at the end of each heap, and has no call that returns it. So a large allocation gets
-//! its own mapping. Touching fresh pages takes longer than a run of many models, so freed mappings are kept for the next allocation of their
-//! size. [`trim`] returns those to the system that were not used lately. [`crate::unmapping`] says which thread unmaps a mapping.
+//! The system's allocator keeps up to 64 MiB of freed memory at the end of each heap, and has no call that returns it. So a large allocation gets its own
+//! mapping. Touching fresh pages takes longer than a run of many models, so freed mappings are kept for the next allocation of their size. [`trim`] returns the
+//! kept mappings that were not used lately to the system. [`crate::unmapping`] says which thread unmaps a mapping.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::{self, NonNull};
@@ -16,7 +16,7 @@ use crate::unmapping::{self, Mapping};
 
 /// Allocations of this size and more have a mapping of their own.
 const LARGE_BYTES_MIN: usize = 256 << 10;
-/// A mapping is larger than its allocation by at most one part in this many, so that allocations of similar size can reuse it.
+/// A mapping may be larger than its allocation, by at most one part in this many, so that allocations of similar size can reuse it.
 const CLASSES_PER_DOUBLING: usize = 8;
 /// The most mappings that are kept.
 const KEPT_MAX: usize = 64;
@@ -68,7 +68,7 @@ pub(crate) unsafe fn alloc(layout: Layout) -> *mut u8 {
     if is_large(layout) {
         return LARGE.alloc(layout.size());
     }
-    // SAFETY: as our caller promised for us.
+    // SAFETY: our caller keeps the same contract.
     unsafe { System.alloc(layout) }
 }
 
@@ -81,7 +81,7 @@ pub(crate) unsafe fn alloc_zeroed(layout: Layout) -> *mut u8 {
     if is_large(layout) {
         return LARGE.alloc_zeroed(layout.size());
     }
-    // SAFETY: as our caller promised for us.
+    // SAFETY: our caller keeps the same contract.
     unsafe { System.alloc_zeroed(layout) }
 }
 
@@ -95,12 +95,12 @@ pub(crate) unsafe fn dealloc(ptr: *mut u8, layout: Layout) {
         // SAFETY: a large layout has a mapping of `mapping_bytes`, which our caller gives back.
         unsafe { LARGE.dealloc(ptr, layout.size()) };
     } else {
-        // SAFETY: as our caller promised for us; a layout that is not large came from the system's allocator.
+        // SAFETY: our caller keeps the same contract. An allocation that is not large came from the system's allocator.
         unsafe { System.dealloc(ptr, layout) };
     }
 }
 
-/// As [`GlobalAlloc::realloc`]. A large allocation is moved by its pages, without copying.
+/// As [`GlobalAlloc::realloc`]. The kernel moves the pages of a large allocation, without copying.
 ///
 /// # Safety
 /// The caller keeps the contract of [`GlobalAlloc::realloc`], and `ptr` came from a function of this module.
@@ -110,7 +110,7 @@ pub(crate) unsafe fn realloc(ptr: *mut u8, layout: Layout, size: usize) -> *mut 
     // SAFETY: the caller promises that `size`, rounded up to the alignment, does not overflow, and the alignment is a layout's.
     let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
     match (is_large(layout), is_large(new)) {
-        // SAFETY: as our caller promised for us; neither is large, so the system's allocator has it and may keep it.
+        // SAFETY: our caller keeps the same contract. Neither size is large, so the allocation came from the system's allocator and stays there.
         (false, false) => unsafe { System.realloc(ptr, layout, size) },
         // SAFETY: a large layout has a mapping of `mapping_bytes`.
         (true, true) => unsafe { resize(ptr, mapping_bytes(layout.size()), mapping_bytes(size)) },
@@ -118,9 +118,9 @@ pub(crate) unsafe fn realloc(ptr: *mut u8, layout: Layout, size: usize) -> *mut 
             // SAFETY: the caller promises that `size` is not zero.
             let moved = unsafe { alloc(new) };
             if !moved.is_null() {
-                // SAFETY: both have the lesser size at least, and the new one was just made.
+                // SAFETY: both allocations have at least the smaller of the two sizes, and the new one was just made, so they do not overlap.
                 unsafe { ptr::copy_nonoverlapping(ptr, moved, layout.size().min(size)) };
-                // SAFETY: as our caller promised for us.
+                // SAFETY: our caller keeps the same contract.
                 unsafe { dealloc(ptr, layout) };
             }
             moved
@@ -128,7 +128,7 @@ pub(crate) unsafe fn realloc(ptr: *mut u8, layout: Layout, size: usize) -> *mut 
     }
 }
 
-/// Returns kept mappings to the system that were unused during the last `rounds_max` calls of this function. Returns their bytes.
+/// Unmaps the kept mappings that were unused during the last `rounds_max` calls of this function. Returns their size in bytes.
 pub(crate) fn trim(rounds_max: u32) -> usize {
     LARGE.trim(rounds_max)
 }
@@ -138,14 +138,14 @@ pub(crate) fn pop() -> Option<Mapping> {
     LARGE.pop().and_then(Kept::into_mapping)
 }
 
-/// Whether an allocation gets its own mapping. Mappings are aligned to pages, so an allocation with a larger alignment does not.
+/// Whether an allocation gets its own mapping. Mappings are aligned to pages, so an allocation with a larger alignment does not get one.
 #[inline]
-fn is_large(layout: Layout) -> bool {
+pub(crate) fn is_large(layout: Layout) -> bool {
     layout.size() >= LARGE_BYTES_MIN && layout.align() <= PAGE_BYTES_MIN && !cfg!(miri)
 }
 
 /// Bytes of the mapping for an allocation of `size` bytes.
-fn mapping_bytes(size: usize) -> usize {
+pub(crate) fn mapping_bytes(size: usize) -> usize {
     let step = (1usize << size.ilog2()) / CLASSES_PER_DOUBLING;
     // A layout's size is at most `isize::MAX`, so rounding up does not overflow.
     size.next_multiple_of(step.max(PAGE_BYTES_MIN))
@@ -164,7 +164,7 @@ unsafe fn resize(start: *mut u8, had: usize, bytes: usize) -> *mut u8 {
     if had == bytes {
         return start;
     }
-    // The rest must begin at a page to be unmapped apart. Otherwise the kernel cuts it off below, on this thread.
+    // If the rest begins at a page, another thread may unmap it. Otherwise `mremap` below cuts it off on this thread.
     if bytes < had && bytes.is_multiple_of(PAGE_BYTES_MAX) {
         // SAFETY: the rest lies within the mapping.
         let rest = unsafe { start.add(bytes) };
@@ -203,7 +203,7 @@ impl Large {
         self.take(bytes).unwrap_or_else(|| map(bytes))
     }
 
-    /// The same; its first `size` bytes are zero.
+    /// As [`Large::alloc`], with the first `size` bytes zero.
     fn alloc_zeroed(&self, size: usize) -> *mut u8 {
         let bytes = mapping_bytes(size);
         let Some(start) = self.take(bytes) else { return map(bytes) };
@@ -266,7 +266,7 @@ impl Large {
 }
 
 impl FreeList {
-    /// Removes one. The others keep their order.
+    /// Removes one mapping. The others keep their order.
     fn remove(&mut self, at: usize) -> Kept {
         let kept = self.kept[at];
         self.kept.copy_within(at + 1..self.count, at);

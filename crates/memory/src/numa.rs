@@ -25,7 +25,7 @@ impl MemoryPolicy {
         if done == 0 { Ok(policy) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// New memory lies on this node while the node has any left, and on others then. `None` if no node has this number.
+    /// New memory comes from this node while the node has free memory, and from other nodes otherwise. `None` if the number is too large for a node of Linux.
     pub fn prefer(node: u32) -> Option<MemoryPolicy> {
         let node = usize::try_from(node).ok().filter(|node| *node < NODES_MAX)?;
         let mut nodes = [0; NODES_MAX / BITS];
@@ -33,7 +33,7 @@ impl MemoryPolicy {
         Some(MemoryPolicy { mode: libc::MPOL_PREFERRED, nodes })
     }
 
-    /// Gives this thread the policy. Memory that is there already stays where it is.
+    /// Sets the policy of this thread. Memory that was allocated before is not moved.
     pub fn apply(&self) -> io::Result<()> {
         // The kernel reads one bit less than this number.
         let bits = NODES_MAX as c_ulong + 1;
@@ -49,7 +49,7 @@ impl MemoryPolicy {
 mod tests {
     use super::*;
 
-    /// Whether this system lets a thread choose. Containers often do not.
+    /// Whether this system lets a thread set its policy. Containers often do not.
     fn may_choose() -> bool {
         MemoryPolicy::of_thread().is_ok_and(|policy| policy.apply().is_ok())
     }
@@ -74,7 +74,7 @@ mod tests {
     fn a_node_that_is_not_there_is_refused() {
         assert!(MemoryPolicy::prefer(1023).is_some() && MemoryPolicy::prefer(1024).is_none());
         if may_choose() {
-            // 1,024 nodes are no machine of this world.
+            // No test runs on a machine with 1,024 nodes.
             let refused = MemoryPolicy::prefer(1023).unwrap().apply().unwrap_err();
             assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
         }

@@ -12,6 +12,6 @@ macro_rules! numbers {
 }
 
 numbers!(u8, u16, u32, u64, i8, i16, i32, i64, f32, f64);
-// Each is a `u16` and nothing else (`repr(transparent)`), of which every bit pattern is a value.
+// Both types are a `u16` (`repr(transparent)`), and every bit pattern is a value.
 #[cfg(feature = "half")]
 numbers!(half::f16, half::bf16);

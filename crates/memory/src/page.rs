@@ -1,6 +1,6 @@
 //! How large is a page of memory?
 //!
-//! Linux for aarch64 may have pages of 4, 16 or 64 KiB, and one program runs on all three. That for x86-64 has pages of 4 KiB.
+//! On aarch64, Linux may have pages of 4, 16 or 64 KiB, and one program must run with all three sizes. On x86-64 a page has 4 KiB.
 
 /// The smallest page. Every mapping is aligned to it.
 pub(crate) const PAGE_BYTES_MIN: usize = 4 << 10;

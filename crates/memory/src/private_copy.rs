@@ -8,7 +8,7 @@ impl Buffer {
     /// A copy of the bytes in a fresh block of this process, aligned to 64 bytes.
     ///
     /// # Panics
-    /// If they are on a device. Such a copy can fail and goes through [`Slot::fill_from`].
+    /// If the bytes are on a device. Such a copy can fail, so use [`Slot::fill_from`] for it.
     pub fn to_private(&self, reason: Reason) -> Buffer {
         assert!(self.place().is_host(), "bytes of {:?} where only this host's are met", self.place());
         let mut slot = Slot::heap(self.len());
@@ -37,7 +37,7 @@ impl Buffer {
         if self.is_aligned(align) { Ok(self.clone()) } else { self.try_private(Reason::Unaligned) }
     }
 
-    /// The bytes in a form that a socket can send: without a copy if only this process can write them, else copied and counted.
+    /// The bytes in a form that a socket can send. They are copied, and counted, only if another process can write them.
     pub fn into_bytes(self) -> Bytes {
         self.try_into_bytes().expect("memory for what this process chose to send")
     }

@@ -9,8 +9,8 @@ use crate::page::PAGE_BYTES_MAX;
 /// Memory is short when less than one part in this many of [`SPARE_BYTES`] is free.
 const SHORT_SHARE: usize = 4;
 
-/// Reserved memory, for work whose allocations would end the process if they failed. It is held until the work is done. What the work has
-/// allocated by then counts twice, which is on the safe side.
+/// Reserved memory, for work whose allocations would end the process if they failed. Hold it until the work is done. Memory that the work has allocated
+/// meanwhile counts twice. So the sum is too high rather than too low.
 #[derive(Debug, Default)]
 pub struct MemoryReservation {
     bytes: usize,
@@ -66,9 +66,9 @@ mod tests {
     #[cfg_attr(miri, ignore = "Miri ends where the system would refuse")]
     fn reserved_memory_is_not_given_to_others() {
         let most = bytes_max() / 2;
-        let (mut room, taken) = (MemoryReservation::none(), || MAPPED.load(Ordering::Relaxed) + *reserved());
-        if room.add(most).is_err() {
-            // A system that does not let processes ask for more than it has.
+        let (mut reservation, taken) = (MemoryReservation::none(), || MAPPED.load(Ordering::Relaxed) + *reserved());
+        if reservation.add(most).is_err() {
+            // This system does not let a process reserve more memory than there is.
             return;
         }
         let full = |refused: NoMemory| refused.full.map(|(taken, max)| (taken >= most, max)).unwrap_or_default();
@@ -77,9 +77,9 @@ mod tests {
         assert_eq!(Block::try_new(requested).map_err(full).err(), Some((true, bytes_max())));
         let mut block = Block::try_new(1 << 20).expect("a MiB");
         assert!(block.try_grow(requested).is_err());
-        assert!(room.add(requested).is_err());
+        assert!(reservation.add(requested).is_err());
         assert!(taken() >= most);
-        drop(room);
+        drop(reservation);
         MemoryReservation::take(requested.min(most)).expect("what was reserved before");
     }
 
@@ -96,6 +96,6 @@ mod tests {
     fn little_and_nothing_are_promised() {
         assert!(!is_short());
         assert!(MemoryReservation::take(0).is_ok());
-        assert!(MemoryReservation::take(1 << 20).is_ok_and(|mut room| room.add(1 << 20).is_ok()));
+        assert!(MemoryReservation::take(1 << 20).is_ok_and(|mut reservation| reservation.add(1 << 20).is_ok()));
     }
 }

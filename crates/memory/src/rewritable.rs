@@ -1,7 +1,7 @@
-//! How is memory written again while Buffers over it live?
+//! How is memory overwritten while Buffers over it exist?
 //!
-//! A state of a sequence may be in one buffer for all steps: the model reads it as its input and writes its next value to the same bytes. Such memory
-//! is declared as memory that others may write at any moment ([`Access::Shared`]), so nobody borrows it as a slice.
+//! A state of a sequence may be in one buffer for all steps: the model reads it as its input and writes its next value to the same bytes. Such memory has
+//! [`Access::Shared`], as if another process could write it at any moment. So it is never borrowed as a slice.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -12,20 +12,20 @@ impl Slot {
     /// As [`Slot::try_heap`], for memory that can be written again while it is read: see [`Buffer::rewrite`].
     pub fn try_rewritable(len: usize) -> Result<Slot, NoMemory> {
         let block = Block::try_new(len)?;
-        let (ptr, keep) = (block.as_ptr(), Arc::new(RewritableBlock::new(block)));
-        // SAFETY: a block has at least `len` initialised bytes, which are writable and live as long as `keep`, where it is now.
-        Ok(unsafe { Slot::from_raw(ptr, len, Place::Host, Access::Shared, keep) })
+        let (ptr, owner) = (block.as_ptr(), Arc::new(RewritableBlock::new(block)));
+        // SAFETY: the block has at least `len` initialised and writable bytes. `owner` owns the block, so the bytes live as long as `owner`.
+        Ok(unsafe { Slot::from_raw(ptr, len, Place::Host, Access::Shared, owner) })
     }
 }
 
 impl Buffer {
-    /// The same bytes to be written. `None` if they are not of [`Slot::try_rewritable`].
+    /// A slot over the same bytes. `None` if the memory does not come from [`Slot::try_rewritable`].
     pub fn rewrite(&self) -> Option<Slot> {
-        let (ptr, keep) = (NonNull::new(self.as_ptr().cast_mut())?, self.keep()?);
-        let is_ours = self.access() == Access::Shared && keep.rewritable()?.holds(ptr, self.len());
-        // SAFETY: the bytes lie in a block that only `try_rewritable` makes a `RewritableBlock` of, and there
-        // they are initialised, writable and kept by `keep`. Every Buffer over them is `Access::Shared`, as that function makes it.
-        is_ours.then(|| unsafe { Slot::from_raw(ptr, self.len(), Place::Host, Access::Shared, Arc::clone(keep)) })
+        let (ptr, owner) = (NonNull::new(self.as_ptr().cast_mut())?, self.memory_owner()?);
+        let is_ours = self.access() == Access::Shared && owner.rewritable()?.holds(ptr, self.len());
+        // SAFETY: the bytes lie in a `RewritableBlock`, which only `try_rewritable` makes. They are initialised and writable, and `owner` keeps them alive.
+        // Every Buffer over them has `Access::Shared`, because that function makes the first Slot so.
+        is_ours.then(|| unsafe { Slot::from_raw(ptr, self.len(), Place::Host, Access::Shared, Arc::clone(owner)) })
     }
 }
 

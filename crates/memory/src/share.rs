@@ -1,8 +1,8 @@
 //! How does another process of this host map the same memory?
-//!
-//! A model's process reads a client's memory without a copy. It gets a descriptor once, and maps it. It must be told when the server releases the
-//! memory, because the system cannot free it until the process unmaps it as well.
+//! A model's process reads a client's memory without a copy. The process gets a descriptor once, and maps it. When the server releases the memory, it must
+//! notify the process, because the system cannot free the memory until the process has unmapped it too.
 
+use std::any::Any;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
@@ -13,7 +13,7 @@ use nerite_locks::Mutex;
 
 /// Memory that other processes of this host can map as well.
 pub trait Share: Send + Sync {
-    /// Its number, and who is told when it is released.
+    /// The number of the memory, and the listeners that are notified when it is released.
     fn mark(&self) -> &ShareMark;
 
     /// First byte, in this process.
@@ -22,7 +22,7 @@ pub trait Share: Send + Sync {
     /// Bytes from there on that are shared.
     fn byte_size(&self) -> usize;
 
-    /// What to map, and from which offset on. Fails where the object can no longer be reached by its name, and for memory of a device.
+    /// The descriptor to map, and the offset in it. Fails if the object can no longer be opened by its name, and for memory of a device.
     fn open(&self) -> io::Result<(OwnedFd, u64)>;
 
     /// How another process opens it, if it is memory of a device.
@@ -30,12 +30,20 @@ pub trait Share: Send + Sync {
         None
     }
 
-    /// Whether its size is fixed. A process that maps memory that can shrink needs a guard.
+    /// Whether its size is fixed. If the memory can shrink, a process that maps it needs a guard.
     fn is_sealed(&self) -> bool;
 
     /// Notes that another process found no memory at this offset.
     fn lose(&self, at: usize);
+
+    /// Requests the right of one more process to map the memory. `None` if the limit of the memory's owner is reached.
+    fn admit_process(&self) -> Option<ProcessPermit> {
+        Some(Box::new(()))
+    }
 }
+
+/// The right of one process to map shared memory. It is dropped when the process is told to unmap the memory, or ends.
+pub type ProcessPermit = Box<dyn Any + Send + Sync>;
 
 /// Memory of a device that another process can open.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,20 +61,20 @@ impl std::fmt::Debug for DeviceShare {
     }
 }
 
-/// Keeps track of the memory that a process has mapped.
-pub trait Forget: Send + Sync {
-    /// The memory with this number was released. Called on the thread that dropped the last reference. Must not block.
-    fn forget(&self, share: u64);
+/// A listener that keeps track of the memory that a process has mapped.
+pub trait ReleaseListener: Send + Sync {
+    /// Called when the memory with this number is released, on the thread that dropped the last reference. It must not block.
+    fn on_release(&self, share: u64);
 }
 
-/// The number of a piece of shared memory, which is never reused, and who is told when it is released.
+/// The number of a piece of shared memory, which is never reused, and the listeners that are notified when the memory is released.
 pub struct ShareMark {
     number: u64,
-    listeners: Mutex<Vec<Weak<dyn Forget>>>,
+    listeners: Mutex<Vec<Weak<dyn ReleaseListener>>>,
 }
 
 impl ShareMark {
-    /// A new number that no process has been told.
+    /// A new number that no process knows yet.
     pub fn new() -> ShareMark {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         ShareMark { number: NEXT.fetch_add(1, Ordering::Relaxed), listeners: Mutex::default() }
@@ -77,10 +85,10 @@ impl ShareMark {
         self.number
     }
 
-    /// Registers `who` to be told when the memory is released. Repeated calls have no effect.
-    pub fn notify_on_release(&self, who: Weak<dyn Forget>) {
+    /// Registers `who` to be notified when the memory is released. A listener that is registered twice is notified twice.
+    pub fn notify_on_release(&self, who: Weak<dyn ReleaseListener>) {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-        // Processes start and end while a region stays. Entries of ended ones must not accumulate.
+        // Processes start and end while a region stays registered. Entries of ended processes must not accumulate.
         listeners.retain(|other| other.strong_count() > 0);
         listeners.push(who);
     }
@@ -96,7 +104,7 @@ impl Drop for ShareMark {
     fn drop(&mut self) {
         let listeners = std::mem::take(self.listeners.get_mut().unwrap_or_else(PoisonError::into_inner));
         for who in listeners.iter().filter_map(Weak::upgrade) {
-            who.forget(self.number);
+            who.on_release(self.number);
         }
     }
 }
@@ -106,7 +114,7 @@ impl Drop for ShareMark {
 pub struct SharedWindow<'m> {
     /// The memory.
     pub share: &'m dyn Share,
-    /// Offset of the first byte meant.
+    /// Offset of the first byte.
     pub offset: usize,
 }
 
@@ -131,8 +139,8 @@ mod tests {
     #[derive(Default)]
     struct Listener(Mutex<Vec<u64>>);
 
-    impl Forget for Listener {
-        fn forget(&self, share: u64) {
+    impl ReleaseListener for Listener {
+        fn on_release(&self, share: u64) {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).push(share);
         }
     }
@@ -143,7 +151,8 @@ mod tests {
         let (first, second) = (ShareMark::new(), ShareMark::new());
         assert_ne!(first.number(), second.number());
         for listener in [&here, &gone] {
-            let listener: Weak<dyn Forget> = Arc::downgrade(&(Arc::clone(listener) as Arc<dyn Forget>));
+            let listener: Weak<dyn ReleaseListener> =
+                Arc::downgrade(&(Arc::clone(listener) as Arc<dyn ReleaseListener>));
             first.notify_on_release(listener);
         }
         drop(gone);
@@ -156,7 +165,7 @@ mod tests {
     fn those_that_are_gone_do_not_pile_up() {
         let mark = ShareMark::new();
         for _ in 0..100 {
-            let listener: Arc<dyn Forget> = Arc::new(Listener::default());
+            let listener: Arc<dyn ReleaseListener> = Arc::new(Listener::default());
             mark.notify_on_release(Arc::downgrade(&listener));
         }
         assert_eq!(mark.listeners.lock().unwrap_or_else(PoisonError::into_inner).len(), 1);

@@ -4,8 +4,11 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::copy::{End, Reason, copy_across};
-use crate::{Access, Block, Buffer, Carrier, CellsMut, Extent, IpcWindow, Keep, NoMemory, Number, Place, SharedWindow};
+use crate::copy::{CopyEndpoint, Reason, copy_across};
+use crate::{
+    Access, Block, Buffer, CellsMut, DeviceCopier, Extent, IpcWindow, MemoryOwner, NoMemory, Number, Place,
+    SharedWindow,
+};
 
 /// The state of a slot that may still be written.
 #[derive(Debug)]
@@ -20,11 +23,12 @@ pub struct Slot<S = Vacant> {
     len: usize,
     place: Place,
     access: Access,
-    keep: Arc<dyn Keep>,
+    owner: Arc<dyn MemoryOwner>,
     state: PhantomData<S>,
 }
 
-// SAFETY: a Slot is the only writer of its bytes on our side, and `keep` holds them wherever it goes.
+// SAFETY: `owner` (Send + Sync) holds the bytes on whichever thread the Slot is. Bytes with `Access::Private` have no other user, and others are accessed only
+// through pointers.
 unsafe impl<S> Send for Slot<S> {}
 // SAFETY: a shared Slot has no method that writes.
 unsafe impl<S> Sync for Slot<S> {}
@@ -32,11 +36,11 @@ unsafe impl<S> Sync for Slot<S> {}
 /// Why a result could not be written to its slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SlotError {
-    /// It does not fit.
+    /// The result does not fit.
     Small {
-        /// Bytes the slot has.
+        /// Bytes that the slot has.
         have: usize,
-        /// Bytes the result reaches to.
+        /// Bytes that the slot would need.
         need: usize,
     },
     /// A device's driver failed.
@@ -44,7 +48,7 @@ pub enum SlotError {
         /// Why.
         cause: String,
     },
-    /// There is no memory for it.
+    /// There is no memory for the slot.
     NoMemory {
         /// Why.
         cause: String,
@@ -66,7 +70,7 @@ impl std::fmt::Display for SlotError {
 impl std::error::Error for SlotError {}
 
 impl Slot<Vacant> {
-    /// `len` bytes of this process, aligned to 64. If there is no memory, the process ends, so this is only for sizes that no client chose.
+    /// `len` bytes of this process, aligned to 64. If there is no memory, the process ends. So this is only for sizes that no client chose.
     pub fn heap(len: usize) -> Slot {
         Slot::of_block(Block::new(len), len)
     }
@@ -76,8 +80,8 @@ impl Slot<Vacant> {
         Ok(Slot::of_block(Block::try_new(len)?, len))
     }
 
-    /// A slot for `whole` bytes that a client announced and has not sent. It has all of them if the pool has such a block, else at most `first`.
-    /// Call [`Slot::try_grow`] as the bytes arrive.
+    /// A slot for `whole` bytes that a client announced and has not sent. It has all of them if the pool has a block of that size, else at most `first`. Call
+    /// [`Slot::try_grow`] as the bytes arrive.
     pub fn try_announced(whole: usize, first: usize) -> Result<Slot, NoMemory> {
         match Block::pooled(whole) {
             Some(block) => Ok(Slot::of_block(block, whole)),
@@ -86,27 +90,28 @@ impl Slot<Vacant> {
     }
 
     fn of_block(block: Block, len: usize) -> Slot {
-        let (ptr, keep) = (block.as_ptr(), Arc::new(block));
-        Slot { ptr, len, place: Place::Host, access: Access::Private, keep, state: PhantomData }
+        let (ptr, owner) = (block.as_ptr(), Arc::new(block));
+        Slot { ptr, len, place: Place::Host, access: Access::Private, owner, state: PhantomData }
     }
 
-    /// The whole block that `buffer` lies in, to be written again. It has the bytes of its last use. `None` if it is no block of [`Slot::heap`] or
-    /// [`Slot::try_heap`], or if another Buffer over it lives.
+    /// A slot over the whole block that `buffer` lies in, which has the bytes of its last use. `None` if the memory does not come from [`Slot::heap`] or
+    /// [`Slot::try_heap`], or if another Buffer over it exists.
     pub fn recycled(buffer: Buffer) -> Option<Slot> {
-        let mut keep = buffer.into_keep()?;
-        let block = Arc::get_mut(&mut keep)?.block_mut()?;
+        let mut owner = buffer.into_owner()?;
+        let block = Arc::get_mut(&mut owner)?.block_mut()?;
+        block.pass_on();
         let (ptr, len) = (block.as_ptr(), block.capacity());
-        Some(Slot { ptr, len, place: Place::Host, access: Access::Private, keep, state: PhantomData })
+        Some(Slot { ptr, len, place: Place::Host, access: Access::Private, owner, state: PhantomData })
     }
 
-    /// Enlarges it to `len` bytes and keeps the first `used`. The pages of a large block of this process are moved, without a copy. Otherwise the
+    /// Enlarges the slot to `len` bytes and keeps the first `used` bytes. The pages of a large block of this process are moved, without a copy. Otherwise the
     /// bytes are copied to a fresh block, counted under `reason`. On failure the slot is unchanged.
     pub fn try_grow(&mut self, len: usize, used: usize, reason: Reason) -> Result<(), NoMemory> {
         if len <= self.len {
             return Ok(());
         }
         let start = self.ptr;
-        let whole = Arc::get_mut(&mut self.keep).and_then(Keep::block_mut);
+        let whole = Arc::get_mut(&mut self.owner).and_then(MemoryOwner::block_mut);
         if let Some(block) = whole.filter(|block| block.as_ptr() == start && block.can_grow()) {
             block.try_grow(len)?;
             (self.ptr, self.len) = (block.as_ptr(), len);
@@ -115,24 +120,43 @@ impl Slot<Vacant> {
         let larger = Slot::try_heap(len)?;
         let kept = Extent::new(0, used.min(self.len), self.len).expect("it is capped to what it lies in");
         // SAFETY: `kept` lies within our bytes, and within those of the fresh slot, which is longer and nobody else's.
-        let copied = unsafe { copy_across(self.end(kept), larger.end(kept), kept.len(), reason) };
+        let copied = unsafe { copy_across(self.copy_endpoint(kept), larger.copy_endpoint(kept), kept.len(), reason) };
         copied.map_err(|_| NoMemory::refused(len))?;
         *self = larger;
         Ok(())
     }
 
-    /// `len` bytes at `ptr`, alive as long as `keep` is.
+    /// `len` bytes at `ptr`, alive as long as `owner` is.
     ///
     /// # Safety
-    /// `ptr` points to `len` initialised, writable bytes at `place` that stay mapped while `keep` lives; with
+    /// `ptr` points to `len` initialised, writable bytes at `place` that stay mapped while `owner` lives; with
     /// [`Access::Private`] no other Slot or Buffer over them exists.
-    pub unsafe fn from_raw(ptr: NonNull<u8>, len: usize, place: Place, access: Access, keep: Arc<dyn Keep>) -> Slot {
-        Slot { ptr, len, place, access, keep, state: PhantomData }
+    pub unsafe fn from_raw(
+        ptr: NonNull<u8>,
+        len: usize,
+        place: Place,
+        access: Access,
+        owner: Arc<dyn MemoryOwner>,
+    ) -> Slot {
+        Slot { ptr, len, place, access, owner, state: PhantomData }
     }
 
     /// The address, for a runtime that writes through pointers. Valid while the Slot lives.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.ptr.as_ptr()
+    }
+
+    /// Sets all bytes to zero before the first write, for code that may leave some bytes unwritten. Memory that came from the system for this slot is zero
+    /// already. Memory of a device is not changed.
+    pub fn clear(&mut self) {
+        let block = Arc::get_mut(&mut self.owner).and_then(MemoryOwner::block_mut);
+        let is_zero = self.access == Access::Private && block.is_some_and(|block| block.was_zero());
+        if is_zero || !self.place.is_host() {
+            return;
+        }
+        // SAFETY: the slot has `len` writable bytes here (`from_raw`, `heap` and `recycled`), and no Rust reference to them exists while `self` is borrowed
+        // mutably. A peer may write shared memory at the same time, which is harmless, because every byte is valid here.
+        unsafe { self.ptr.as_ptr().write_bytes(0, self.len) };
     }
 
     /// Whether the address is a multiple of `align`.
@@ -149,7 +173,7 @@ impl Slot<Vacant> {
     pub fn fill_from(&mut self, at: usize, from: &Buffer, reason: Reason) -> Result<(), SlotError> {
         let extent = self.checked_extent(at, from.len())?;
         // SAFETY: `from.len()` bytes are readable there; `extent` lies within our `len` writable bytes.
-        unsafe { copy_across(from.end(), self.end(extent), extent.len(), reason) }
+        unsafe { copy_across(from.copy_endpoint(), self.copy_endpoint(extent), extent.len(), reason) }
             .map_err(|cause| SlotError::DeviceCopy { cause })
     }
 
@@ -161,26 +185,34 @@ impl Slot<Vacant> {
     /// Copies `from` to offset `at` in bytes, counted under `reason`. Neither the offset nor the slot need be aligned.
     pub fn write_numbers<T: Number>(&mut self, at: usize, from: &[T], reason: Reason) -> Result<(), SlotError> {
         let extent = self.checked_extent(at, size_of_val(from))?;
-        let from = End { ptr: from.as_ptr().cast_mut().cast(), place: Place::Host, carrier: None };
+        let from = CopyEndpoint { ptr: from.as_ptr().cast_mut().cast(), place: Place::Host, copier: None };
         // SAFETY: a slice is readable, and numbers have no padding (Number); `extent` has as many bytes and lies within our `len`
         // writable ones.
-        unsafe { copy_across(from, self.end(extent), extent.len(), reason) }
+        unsafe { copy_across(from, self.copy_endpoint(extent), extent.len(), reason) }
             .map_err(|cause| SlotError::DeviceCopy { cause })
     }
 
-    /// The same memory again, for the next output that is written there. `None` for private memory, which has one writer.
+    /// Another slot over the same memory, for the next output that is written there. `None` for private memory, which has only one writer.
     pub fn again(&self) -> Option<Slot> {
-        let Slot { ptr, len, place, access, ref keep, .. } = *self;
-        (access == Access::Shared).then(|| Slot { ptr, len, place, access, keep: Arc::clone(keep), state: PhantomData })
+        let Slot { ptr, len, place, access, ref owner, .. } = *self;
+        (access == Access::Shared).then(|| Slot {
+            ptr,
+            len,
+            place,
+            access,
+            owner: Arc::clone(owner),
+            state: PhantomData,
+        })
     }
 
-    /// One Slot over all `parts`, if each begins where the one before ends in the same memory.
+    /// Joins `parts` to one Slot, if each part begins where the part before ends, in the same memory.
     pub fn joined(parts: Vec<Slot>) -> Option<Slot> {
         let mut parts = parts.into_iter();
         let mut whole = parts.next()?;
         for part in parts {
             let follows = part.ptr.addr().get() == whole.ptr.addr().get() + whole.len;
-            let same = (part.place, part.access) == (whole.place, whole.access) && Arc::ptr_eq(&part.keep, &whole.keep);
+            let same =
+                (part.place, part.access) == (whole.place, whole.access) && Arc::ptr_eq(&part.owner, &whole.owner);
             if !(follows && same) {
                 return None;
             }
@@ -191,22 +223,22 @@ impl Slot<Vacant> {
 
     /// Whether no other Slot and no Buffer over the same memory exists.
     pub fn is_sole_user(&mut self) -> bool {
-        Arc::get_mut(&mut self.keep).is_some()
+        Arc::get_mut(&mut self.owner).is_some()
     }
 
-    /// Whether `data` lies here already: it begins where the slot begins, in the same memory.
+    /// Whether `data` lies in this slot already: it begins where the slot begins, in the same memory.
     pub fn begins_at(&self, data: &Buffer) -> bool {
-        let same = data.keep().is_some_and(|keep| Arc::ptr_eq(keep, &self.keep));
+        let same = data.memory_owner().is_some_and(|owner| Arc::ptr_eq(owner, &self.owner));
         same && data.place() == self.place && data.as_ptr().addr() == self.ptr.addr().get()
     }
 
-    /// Whether any byte of `data` lies here.
+    /// Whether any byte of `data` lies in this slot.
     pub fn overlaps(&self, data: &Buffer) -> bool {
         let (here, there) = (self.ptr.addr().get(), data.as_ptr().addr());
         here < there + data.len() && there < here + self.len
     }
 
-    /// The bytes, if nobody else can touch them.
+    /// The bytes, if nobody else can access them.
     #[expect(clippy::disallowed_methods, reason = "`Access::Private`: nobody else writes them")]
     pub fn private_bytes_mut(&mut self) -> Option<&mut [u8]> {
         if self.access == Access::Shared || !self.place.is_host() {
@@ -230,19 +262,19 @@ impl Slot<Vacant> {
 
     /// Declares that every byte up to `len()` has been written.
     pub fn filled(self) -> Slot<Filled> {
-        let Slot { ptr, len, place, access, keep, .. } = self;
-        Slot { ptr, len, place, access, keep, state: PhantomData }
+        let Slot { ptr, len, place, access, owner, .. } = self;
+        Slot { ptr, len, place, access, owner, state: PhantomData }
     }
 
-    fn end(&self, extent: Extent) -> End<'_> {
+    fn copy_endpoint(&self, extent: Extent) -> CopyEndpoint<'_> {
         // SAFETY: every extent here comes from `checked_extent`, so its offset is at most `len`.
         let ptr = unsafe { self.ptr.as_ptr().add(extent.offset()) };
-        End { ptr, place: self.place, carrier: self.carrier() }
+        CopyEndpoint { ptr, place: self.place, copier: self.copier() }
     }
 
-    /// Copies the bytes if they are on a device.
-    pub(crate) fn carrier(&self) -> Option<&dyn Carrier> {
-        self.keep.carrier()
+    /// The copier that copies the bytes if they are on a device.
+    pub(crate) fn copier(&self) -> Option<&dyn DeviceCopier> {
+        self.owner.copier()
     }
 
     fn checked_extent(&self, at: usize, len: usize) -> Result<Extent, SlotError> {
@@ -253,9 +285,9 @@ impl Slot<Vacant> {
 impl Slot<Filled> {
     /// The result, readable.
     pub fn into_buffer(self) -> Buffer {
-        // SAFETY: the Slot's own promises (`heap`, `recycled`, `from_raw`) are those `Buffer::from_raw` asks for, and consuming the
-        // Slot ends its right to write.
-        unsafe { Buffer::from_raw(self.ptr, self.len, self.place, self.access, self.keep) }
+        // SAFETY: the Slot's constructors (`heap`, `recycled`, `from_raw`) promise all that `Buffer::from_raw` requires. The Slot is consumed, so it no longer
+        // writes.
+        unsafe { Buffer::from_raw(self.ptr, self.len, self.place, self.access, self.owner) }
     }
 }
 
@@ -277,18 +309,18 @@ impl<S> Slot<S> {
 
     /// How another process can open the slot, if it is device memory with an IPC handle.
     pub fn ipc(&self) -> Option<IpcWindow> {
-        self.keep.ipc().map(|source| source.window(self.ptr))
+        self.owner.ipc().map(|source| source.window(self.ptr))
     }
 
     /// How another process of this host can map the slot, if it can.
     pub fn share(&self) -> Option<SharedWindow<'_>> {
-        let share = self.keep.share()?;
+        let share = self.owner.share()?;
         Some(SharedWindow::new(share, self.ptr))
     }
 
     /// Why the bytes can no longer be trusted, if their memory was lost.
     pub fn fault(&self) -> Option<String> {
-        self.keep.fault()
+        self.owner.fault()
     }
 }
 
@@ -334,9 +366,9 @@ mod tests {
     #[test]
     fn a_slot_grows_and_large_ones_copy_nothing() {
         let part = |at: usize| {
-            let mut block: Arc<dyn Keep> = Arc::new(Block::new(1 << 20));
-            let ptr = Arc::get_mut(&mut block).and_then(Keep::block_mut).expect("it is one").as_ptr();
-            // SAFETY: all callers stay within the block, which is zero or what tests left there.
+            let mut block: Arc<dyn MemoryOwner> = Arc::new(Block::new(1 << 20));
+            let ptr = Arc::get_mut(&mut block).and_then(MemoryOwner::block_mut).expect("it is one").as_ptr();
+            // SAFETY: all callers stay within the block, whose bytes are always initialised.
             let ptr = unsafe { ptr.add(at) };
             // SAFETY: 1000 bytes of the block, which the Arc keeps and nobody else has.
             unsafe { Slot::from_raw(ptr, 1000, Place::Host, Access::Private, block) }
@@ -400,7 +432,7 @@ mod tests {
     fn shared_parts(extents: &[(usize, usize)]) -> Vec<Slot> {
         let block = Block::new(64);
         let ptr = block.as_ptr();
-        let block: Arc<dyn Keep> = Arc::new(block);
+        let block: Arc<dyn MemoryOwner> = Arc::new(block);
         let part = |&(at, len): &(usize, usize)| {
             // SAFETY: all callers stay within the 64 bytes of the block.
             let ptr = unsafe { ptr.add(at) };
@@ -432,6 +464,27 @@ mod tests {
         assert!(second.overlaps(&data) && !first.overlaps(&data));
         drop((data, parts.pop()));
         assert!(parts[0].is_sole_user());
+    }
+
+    #[test]
+    fn what_an_earlier_owner_left_is_cleared() {
+        for len in [100, crate::POOLED_BYTES_MIN + 1000] {
+            for recycles in [false, true] {
+                let mut former = Slot::heap(len);
+                former.write(0, &vec![7; len], Reason::Model).expect("its own length");
+                let buffer = former.filled().into_buffer();
+                let mut slot = if recycles { Slot::recycled(buffer).expect("a block") } else { Slot::heap(len) };
+                slot.clear();
+                let all = slot.filled().into_buffer();
+                assert!(all.private_bytes().expect("this process's own").iter().all(|byte| *byte == 0));
+            }
+        }
+        let mut part = shared_parts(&[(0, 8)]).remove(0);
+        part.write(0, &[7; 8], Reason::Model).expect("its own length");
+        part.clear();
+        let mut found = [7; 8];
+        part.filled().into_buffer().copy_to(&mut found, Reason::Model);
+        assert_eq!(found, [0; 8]);
     }
 
     #[test]

@@ -4,8 +4,8 @@ use crate::{NoMemory, Slot};
 
 /// Provides host memory for copies of device tensors, for runtimes that compute on the host.
 pub trait Staging: Send + Sync {
-    /// `len` bytes of this process, page-locked if possible. Fails if requests hold too much already: a client chose the size, and a device may have
-    /// more memory than the host.
+    /// `len` bytes of this process, page-locked if possible. Fails if requests hold too many bytes already, because a client chose the size, and a device may
+    /// have more memory than the host.
     fn slot(&self, len: usize) -> Result<Slot, StagingFull>;
 
     /// How much page-locked memory is in use, and how much there may be.
@@ -17,16 +17,16 @@ pub trait Staging: Send + Sync {
 /// There is no more memory for staging at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagingFull {
-    /// Bytes asked for.
+    /// The requested bytes.
     pub requested: usize,
     /// Bytes that requests hold.
     pub used: u64,
-    /// Bytes they may hold.
+    /// Bytes that requests may hold.
     pub max: u64,
 }
 
 impl StagingFull {
-    /// The host has no more memory. Requests hold `used` bytes, which is the limit then.
+    /// The error if the host has no more memory. Requests hold `used` bytes, and that number is given as the limit too.
     pub fn of(refused: NoMemory, used: u64) -> StagingFull {
         StagingFull { requested: refused.requested, used, max: used }
     }

@@ -1,4 +1,4 @@
-//! Which thread unmaps memory that takes long?
+//! Which thread unmaps memory if that takes long?
 //!
 //! ```text
 //!   private memory that is not kept ─┬─ little ─► this thread
@@ -6,15 +6,16 @@
 //!   a value that holds shared memory (crate shm) ─► values ─┘
 //! ```
 //!
-//! The kernel takes about 76 ms to unmap 1 GiB of private memory that was used. The thread that frees it may serve connections. So such memory is passed to
-//! a thread of its own, which ends when nothing waits. It unmaps memory in pieces, because other threads cannot map memory meanwhile.
+//! The kernel takes about 76 ms to unmap 1 GiB of private memory that was used. The thread that frees the memory may serve connections. So the memory is passed
+//! to the thread `nerite-unmap`, which ends when nothing waits. That thread unmaps memory in pieces, because other threads cannot map memory meanwhile.
 //!
-//! The two lists take turns. A turn of the first list is one piece of a mapping. A turn of the second list is one value. A value that takes long is unmapped in
-//! pieces as well ([`unmap_in_pieces`]), and after each of them one piece of a mapping has its turn. So neither list waits longer than one piece of the other
-//! one takes. Other work in a value's drop, such as that of a GPU's driver, is not interrupted.
+//! Its two lists take turns. A turn of the first list is one piece of a mapping. A turn of the second list is one value. A value that takes long is unmapped in
+//! pieces as well ([`unmap_in_pieces`]), and one piece of a mapping is unmapped after each of them. So each list waits only for one piece of the other list.
+//! Other work in a value's drop, such as calls of a GPU's driver, is not interrupted.
 //!
-//! The allocator passes memory on too, so this list does not allocate ([`mappings`]). Memory that waits is counted by [`crate::headroom`] until it is
-//! unmapped, also if it was not while it was used. So it is bounded. An allocation that would be refused unmaps what waits first ([`crate::block`]).
+//! The allocator passes memory on too, so the list of mappings does not allocate ([`mappings`]). Memory that waits to be unmapped counts in
+//! [`crate::headroom`], even if it did not count while it was used. So the amount that waits is bounded. An allocation that would be refused first unmaps
+//! waiting memory ([`crate::block`]).
 
 mod mappings;
 mod pieces;
@@ -38,7 +39,7 @@ use pieces::PieceSize;
 use runner::Runner;
 use values::Values;
 
-/// The most bytes that a thread unmaps itself before it passes the next mapping on: about 1.2 ms.
+/// The most bytes that a thread unmaps itself before it passes the next mapping on. This takes about 1.2 ms.
 const UNMAPPED_HERE_BYTES_MAX: usize = 16 << 20;
 /// If more bytes wait, a thread that adds a mapping unmaps one piece itself.
 const WAITING_BYTES_MAX: usize = 4 << 30;
@@ -46,16 +47,16 @@ const WAITING_BYTES_MAX: usize = 4 << 30;
 const PIECE_TIME_MAX: Duration = Duration::from_millis(100);
 
 thread_local! {
-    /// Bytes that this thread has unmapped since it passed a mapping on. Without a destructor, so the allocator can use it at any time.
+    /// Bytes that this thread has unmapped since it passed a mapping on. It has no destructor, so the allocator can use it at any time.
     static UNMAPPED_HERE: Cell<usize> = const { Cell::new(0) };
-    /// The queue of which this thread drops a value.
+    /// The queue whose value this thread is dropping.
     static DROPS_FOR: Cell<Option<&'static Queue>> = const { Cell::new(None) };
 }
 
 /// The queue of the thread `nerite-unmap`.
 pub static UNMAPPER: Queue = Queue::new("nerite-unmap");
 
-/// Unmaps it, or passes it on.
+/// Unmaps a mapping on this thread, or passes it on.
 pub(crate) fn unmap(mapping: Mapping) {
     let (is_passed_on, unmapped) = choose(UNMAPPED_HERE.get(), mapping.bytes(), UNMAPPER.runner.is_running());
     UNMAPPED_HERE.set(unmapped);
@@ -66,7 +67,7 @@ pub(crate) fn unmap(mapping: Mapping) {
     }
 }
 
-/// Unmaps it on this thread, in pieces. Returns its bytes.
+/// Unmaps a mapping on this thread, in pieces. Returns its bytes.
 pub(crate) fn unmap_here(mapping: Mapping) -> usize {
     let bytes = mapping.bytes();
     mapping.unmap_by(|start, len| {
@@ -76,8 +77,9 @@ pub(crate) fn unmap_here(mapping: Mapping) -> usize {
     bytes
 }
 
-/// Whether a mapping of `bytes` bytes is passed on. Then the bytes that this thread has unmapped, if it had unmapped `before`. Many small mappings
-/// take as long as a large one, so all of them count together. While the other thread runs, nothing needs to be started, and everything is passed on.
+/// Whether a mapping of `bytes` bytes is passed on to the other thread, and how many bytes this thread has then unmapped since it last passed one on. `before`
+/// is that number before this mapping. Many small mappings take as long as a large one, so they are added up. While the other thread runs, every mapping is
+/// passed on, because no thread has to be started.
 fn choose(before: usize, bytes: usize, is_running: bool) -> (bool, usize) {
     let unmapped = before.saturating_add(bytes);
     if cfg!(miri) {
@@ -90,7 +92,7 @@ fn choose(before: usize, bytes: usize, is_running: bool) -> (bool, usize) {
     }
 }
 
-/// Unmaps memory piece by piece, on this thread. Within the drop of a queue's value, a piece of the queue's mappings is unmapped after each of them.
+/// Unmaps memory piece by piece, on this thread. If this is called while a queue drops a value, one piece of the queue's mappings is unmapped after each piece.
 ///
 /// # Safety
 /// `len` bytes from `start` on are mapped, and `start` is the beginning of a page. The caller owns this memory, and nobody uses it any more.
@@ -114,7 +116,7 @@ pub unsafe fn unmap_in_pieces(start: NonNull<u8>, len: usize) {
     }
 }
 
-/// What one thread unmaps or drops. The thread is started when something is added, and ends when nothing waits.
+/// The mappings and values that one thread unmaps or drops. The thread is started when an item is added, and ends when nothing waits.
 pub struct Queue {
     thread: &'static str,
     runner: Runner,
@@ -139,7 +141,7 @@ impl Queue {
         }
     }
 
-    /// Adds a value, which the thread drops. If no thread can be started, what waits is dropped before this returns.
+    /// Adds a value, which the thread drops. If no thread can be started, all waiting items are dropped before this returns.
     pub fn push(&'static self, owner: OwnerId, value: Box<dyn Send>) {
         self.values().push(owner, value);
         if self.runner.added() && !self.start() {
@@ -160,20 +162,21 @@ impl Queue {
         is_dropped
     }
 
-    /// Starts the thread if values wait without one: the allocator could not start a thread, and it must not drop values itself.
+    /// Starts the thread if values wait and no thread runs. This happens if the allocator could not start a thread, because the allocator must not drop values
+    /// itself.
     pub(crate) fn resume(&'static self) {
         if !self.values().is_empty() && !self.runner.is_running() && self.runner.added() && !self.start() {
             self.work();
         }
     }
 
-    /// Adds a mapping, which the thread unmaps. It waits for no memory. If no thread can be started, what waits is unmapped before this returns.
+    /// Adds a mapping, which the thread unmaps. If no thread can be started, all waiting mappings are unmapped before this returns.
     fn push_mapping(&'static self, mapping: Mapping) {
         self.mappings().push(mapping.counted());
         if self.runner.added() && !self.start() {
             self.work_on(|| self.unmap_piece(&mut PieceSize::first()) > 0);
         }
-        // The threads that free memory are faster than the one that unmaps it.
+        // Many threads together may free memory faster than one thread unmaps it.
         if self.waiting_bytes() > WAITING_BYTES_MAX {
             self.help();
         }
@@ -189,7 +192,7 @@ impl Queue {
         let mappings = self.mappings();
         let (current, before) = (mappings.current_bytes(), mappings.unmapped_pieces());
         let is_same = |mappings: &mut Mappings| current > 0 && mappings.unmapped_pieces() == before;
-        // The limit is for a process that was forked meanwhile: it has no other thread.
+        // The time limit is for a process that was forked meanwhile, because the thread that unmaps does not exist there.
         let (mappings, _) =
             self.unmapped.wait_timeout_while(mappings, PIECE_TIME_MAX, is_same).unwrap_or_else(PoisonError::into_inner);
         if mappings.unmapped_pieces() == before { 0 } else { current }
@@ -237,7 +240,7 @@ impl Queue {
     /// Returns whether there was a value.
     fn drop_value(&'static self) -> bool {
         let Some(value) = self.next_value() else { return false };
-        // The values after one whose drop panics are dropped all the same. The panic's hook has logged it.
+        // If a drop panics, the panic hook has logged it, and the remaining values must still be dropped.
         DROPS_FOR.set(Some(self));
         let _ = catch_unwind(AssertUnwindSafe(|| drop(value)));
         DROPS_FOR.set(None);
@@ -354,7 +357,8 @@ mod tests {
         QUEUE.push(1, Box::new(LargeValue(&QUEUE, Some(mapping(256 * MIB)), pieces)));
         QUEUE.push_mapping(mapping(80 * MIB));
         drop(go_on);
-        // The value has at least 5 pieces. The first piece of the mapping, of less than 18 MiB, is unmapped before the value, and the others have no more.
+        // The value has at least 5 pieces. The first piece of the mapping, of less than 18 MiB, is unmapped before the value. The remaining pieces are not
+        // larger.
         assert!(pieces_seen.recv_timeout(PATIENCE).unwrap() >= 4);
         comes_to_an_end(&QUEUE);
     }
@@ -365,7 +369,7 @@ mod tests {
         QUEUE.mappings().push(mapping(8 * MIB).counted());
         let mut piece = QUEUE.mappings().take(8 * MIB).unwrap();
         let mut waited = 0;
-        // The other thread may ask between two pieces. Then it waits for none.
+        // The other thread may call `wait_for_piece` between two pieces. Then it does not wait.
         while waited == 0 {
             let waits = thread::Builder::new().spawn(|| QUEUE.wait_for_piece()).unwrap();
             while !waits.is_finished() {

@@ -12,7 +12,7 @@ static HEAP: Heap = Heap;
 
 const MIB: usize = 1 << 20;
 
-/// Halts the thread that drops it, and says so before.
+/// Sends a message, and then blocks the thread that drops it.
 struct Halt(Sender<()>, Receiver<()>);
 
 impl Drop for Halt {
@@ -22,12 +22,12 @@ impl Drop for Halt {
     }
 }
 
-/// Bytes of blocks that count, as an allocation that is too large is told.
+/// The bytes of blocks that count, from the error of an allocation that is too large.
 fn taken() -> usize {
     Block::try_new(isize::MAX as usize).err().and_then(|refused| refused.full).unwrap().0
 }
 
-/// Limits the address space to what is used now and `bytes` more.
+/// Limits the address space to the bytes that are used now and `bytes` more.
 fn limit_address_space(bytes: usize) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
@@ -37,7 +37,7 @@ fn limit_address_space(bytes: usize) {
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
 }
 
-/// The only test here, because the limit is the whole process's.
+/// This file has only one test, because the limit applies to the whole process.
 #[test]
 fn an_allocation_unmaps_as_much_of_what_waits_as_it_needs() {
     limit_pool(0);

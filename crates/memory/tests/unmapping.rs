@@ -1,4 +1,4 @@
-//! Which thread unmaps private memory, and does it count until then?
+//! Which thread unmaps private memory, and does the memory count until then?
 #![allow(clippy::unwrap_used)]
 
 #[path = "eventually/assert.rs"]
@@ -16,7 +16,7 @@ use nerite_memory::{Block, Heap, UNMAPPER, limit_pool};
 #[global_allocator]
 static HEAP: Heap = Heap;
 
-/// Held by every test, because each halts the only thread that unmaps.
+/// Held by every test, because each test halts the only thread that unmaps.
 static ALONE: Mutex<()> = Mutex::new(());
 const MIB: usize = 1 << 20;
 const MUCH: usize = 64 * MIB;
@@ -31,7 +31,7 @@ impl Drop for Halt {
     }
 }
 
-/// Does `work` while the unmapping thread is halted.
+/// Calls `work` while the unmapping thread is halted.
 #[track_caller]
 fn halted(work: impl FnOnce()) {
     let ((name, name_seen), (go_on, answer)) = (channel(), channel());
@@ -51,7 +51,7 @@ fn mapped_bytes(start: usize, len: usize) -> usize {
     (0..len).step_by(PAGE).map(is_mapped).filter(|is_mapped| *is_mapped).count() * PAGE
 }
 
-/// Bytes of blocks that count, as an allocation that is too large is told.
+/// The bytes of blocks that count, from the error of an allocation that is too large.
 fn taken() -> usize {
     Block::try_new(isize::MAX as usize).err().and_then(|refused| refused.full).unwrap().0
 }
@@ -100,7 +100,7 @@ fn a_large_allocation_is_unmapped_on_another_thread_also_the_rest_of_one_that_sh
         let at = large.as_ptr().addr();
         drop(large);
         assert_eq!(mapped_bytes(at, MUCH), MUCH);
-        // All but what the first allocation has kept.
+        // All bytes except those that the first allocation has kept.
         assert_eq!(taken() - before, 2 * MUCH - MIB);
     });
     assert_eventually(taken, before);

@@ -1,28 +1,31 @@
 //! What does the metrics port answer?
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Method, Response, StatusCode};
 use http_body_util::Full;
 use hyper::ext::ReasonPhrase;
-use nerite_api::Refused;
+use nerite_api::{Code, Refused, Status};
+use nerite_budget::{Charge, paid};
 
 const PLAIN_UTF8: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// Whether the page of metrics is asked for.
+/// Whether the request is for the page of metrics.
 pub fn wants_page(method: &Method, path: &str) -> bool {
     method == Method::GET && matches!(path, "/metrics" | "/metrics/")
 }
 
-/// Answers a request with the text of `/metrics`. Any other path is an empty page, as in Triton.
-pub fn answer(method: &Method, text: String) -> Response<Full<Bytes>> {
+/// Answers a request with the text of `/metrics`, whose memory has that charge until it is sent. Any other path is an empty page, as in Triton.
+pub fn answer(mut charge: Charge, method: &Method, mut text: String) -> Response<Full<Bytes>> {
     if method != Method::GET {
         let mut response = Response::new(Full::from(r#"{"error":"Method Not Allowed"}"#));
         *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
         response.extensions_mut().insert(ReasonPhrase::from_static(b"Not Allowed"));
         return response;
     }
-    let mut response = Response::new(Full::from(text));
+    text.shrink_to_fit();
+    charge.resize(text.capacity());
+    let mut response = Response::new(Full::new(paid(text.into(), charge)));
     response.headers_mut().insert(CONTENT_TYPE, PLAIN_UTF8);
     response
 }
@@ -40,10 +43,14 @@ pub fn forbidden(refused: &Refused) -> Response<Full<Bytes>> {
     response
 }
 
-/// The answer where the page could not be made.
-pub fn failed(why: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::from(why));
-    *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+/// The answer where the page could not be made. The connection is closed: mostly it has to end, because too much memory is held.
+pub fn failed(status: &Status) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(status.message.clone()));
+    *response.status_mut() = match status.code {
+        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
@@ -51,13 +58,14 @@ pub fn failed(why: String) -> Response<Full<Bytes>> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use http_body_util::BodyExt;
+    use nerite_budget::Account;
 
     use super::*;
 
     #[track_caller]
     fn check(method: Method, path: &str, code: u16, body: &str) {
         let text = if wants_page(&method, path) { "page" } else { "" };
-        let response = answer(&method, text.into());
+        let response = answer(Account::unlimited().charge(0), &method, text.into());
         assert_eq!(response.status(), code, "{method} {path}");
         let mut future = std::pin::pin!(response.into_body().collect());
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
@@ -72,5 +80,29 @@ mod tests {
         check(Method::GET, "/", 200, "");
         check(Method::GET, "/metrics/more", 200, "");
         check(Method::POST, "/metrics", 405, r#"{"error":"Method Not Allowed"}"#);
+    }
+
+    #[test]
+    fn a_connection_that_has_to_end_is_told_why() {
+        let response = failed(&Status::unavailable("the budget of all connections is used up"));
+        assert_eq!(
+            (response.status(), &response.headers()[CONNECTION]),
+            (StatusCode::SERVICE_UNAVAILABLE, &HeaderValue::from_static("close"))
+        );
+    }
+
+    #[test]
+    fn a_page_is_charged_until_it_is_sent() {
+        let account = Account::unlimited();
+        let before = account.held();
+        let response = answer(account.charge(2 << 20), &Method::GET, "x".repeat(1 << 20));
+        assert_eq!(account.held() - before, 1 << 20);
+        let mut future = std::pin::pin!(response.into_body().collect());
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        let std::task::Poll::Ready(Ok(sent)) = future.as_mut().poll(&mut cx) else { panic!("all there") };
+        let sent = sent.to_bytes();
+        assert_eq!((sent.len(), account.held() - before), (1 << 20, 1 << 20), "the socket has not taken it");
+        drop(sent);
+        assert_eq!(account.held(), before);
     }
 }

@@ -1,4 +1,4 @@
-//! What else can be asked at the metrics port?
+//! Which other requests does the metrics port answer?
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -13,10 +13,10 @@ use nerite_listen::Progress;
 
 /// The body of an answer.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
-/// An answer in the making.
+/// An answer that is being made.
 pub type Answer = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 
-/// Answers what is not asked of the metrics.
+/// Answers requests that are not for the metrics.
 pub trait Beside: Send + Sync {
     /// The answer, or the unchanged request if this does not answer it. The implementation records in `progress` when the server waits for the
     /// request's body and for the next request.

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::Response;
@@ -12,13 +13,15 @@ use http_body_util::BodyExt;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use nerite_api::{Api, aside};
+use nerite_api::{Api, Status, aside};
+use nerite_budget::Charge;
 use nerite_listen::{
-    Awaited, Connection, FutureConnection, HANDSHAKE_MAX, Listener, MemoryLimitedStream, Open, Overseer, Peers,
-    Progress, Rules, Service, StopSignal, Stream, Timed, Tls, oversee, until_shed,
+    Awaited, Connection, ConnectionMonitor, ConnectionRules, FutureConnection, HANDSHAKE_MAX, Listener,
+    MemoryLimitedStream, Open, Peers, Progress, Service, StopSignal, Stream, Timed, Tls, monitor_connection,
+    until_shed,
 };
 use nerite_watchdog::{FrontEnd, fair};
-use nerite_wire::prometheus::{ConnectionMetrics, MetricsReport, write_metrics};
+use nerite_wire::prometheus::{ConnectionMetrics, MetricsReport, write_metrics, write_metrics_of};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
@@ -67,70 +70,85 @@ struct Shared {
     peers: Arc<Peers>,
     options: Options,
     beside: Option<Arc<dyn Beside>>,
+    /// The length in bytes of the last long page.
+    last_page: Arc<AtomicUsize>,
 }
+
+/// The bytes that a long page is expected to have, if there was none before.
+const LONG_PAGE_MIN: usize = 64 << 10;
 
 /// Serves the connections of `listener`. `beside` answers what is not asked of the metrics. Must be called inside an async runtime with I/O and time.
 /// An error means that there is no thread that accepts.
 pub fn serve(
     api: Api,
     options: Options,
-    rules: Rules,
+    rules: ConnectionRules,
     listener: Listener,
     beside: Option<Arc<dyn Beside>>,
 ) -> io::Result<Handle> {
     let service = Service::default();
-    let shared = Shared { api, peers: Arc::clone(&rules.peers), options, beside };
+    let shared = Shared { api, peers: Arc::clone(&rules.peers), options, beside, last_page: Arc::default() };
     let (peers, stop) = (Arc::clone(&rules.peers), service.stop_signal());
     let begin = move |connection, open| begin(connection, open, &shared, &rules, &stop);
     service.accept("metrics", Arc::new(listener), Some(peers), begin)?;
     Ok(Handle(service))
 }
 
-fn begin(connection: Connection, open: Open, shared: &Shared, rules: &Rules, stop: &StopSignal) {
+fn begin(connection: Connection, open: Open, shared: &Shared, rules: &ConnectionRules, stop: &StopSignal) {
     let tls = shared.options.tls.clone().filter(|_| connection.is_tcp());
     let permit = match rules.peers.admit(&connection.peer) {
         Ok(permit) => permit,
         // A client that expects TLS cannot read a plain answer.
-        Err(_) if tls.is_some() => return connection.turn_away(&[]),
-        Err(full) => {
-            return connection.turn_away(
-                format!("HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\n\r\n{full}\n").as_bytes(),
+        Err(_) if tls.is_some() => return connection.reject(&[]),
+        Err(refused) => {
+            return connection.reject(
+                format!("HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\n\r\n{refused}\n").as_bytes(),
             );
         }
     };
-    let overseer = Overseer::new(permit, rules.times, stop.clone());
+    let monitor = ConnectionMonitor::new(permit, rules.times, stop.clone());
     let shared = Shared { api: shared.api.for_peer(connection.peer.clone()), ..shared.clone() };
     let flow = shared.api.flow().clone();
-    match (connection.into_stream(), tls) {
+    match (connection.into_stream(monitor.permit()), tls) {
         (Ok(Stream::Tcp(stream)), None) => {
-            drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, serve_connection(shared, stream, overseer, open))));
+            drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, serve_connection(shared, stream, monitor, open))));
         }
         (Ok(Stream::Tcp(stream)), Some(tls)) => {
-            drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, serve_secured(shared, stream, tls, overseer, open))));
+            drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, serve_secured(shared, stream, tls, monitor, open))));
         }
         (Ok(Stream::Unix(stream)), _) => {
-            drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, serve_connection(shared, stream, overseer, open))));
+            drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, serve_connection(shared, stream, monitor, open))));
         }
         (Err(error), _) => log::warn!("a metrics connection was closed at once: {error}"),
     }
 }
 
 /// Negotiates TLS, then serves the connection.
-async fn serve_secured(shared: Shared, stream: TcpStream, tls: Tls, mut overseer: Overseer, open: Open) {
-    if let Some(stream) = tls.handshake(stream, &mut overseer, shared.options.handshake_max).await {
-        serve_timed(shared, stream, overseer, open).await;
+async fn serve_secured(shared: Shared, stream: TcpStream, tls: Tls, mut monitor: ConnectionMonitor, open: Open) {
+    if let Some(stream) = tls.handshake(stream, &mut monitor, shared.options.handshake_max).await {
+        serve_timed(shared, stream, monitor, open).await;
     }
 }
 
 /// Serves a plain connection.
-async fn serve_connection(shared: Shared, stream: impl AsyncRead + AsyncWrite + Unpin, overseer: Overseer, open: Open) {
-    let stream = Timed::new(stream, Arc::clone(overseer.progress()));
-    serve_timed(shared, stream, overseer, open).await;
+async fn serve_connection(
+    shared: Shared,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    monitor: ConnectionMonitor,
+    open: Open,
+) {
+    let stream = Timed::new(stream, Arc::clone(monitor.progress()));
+    serve_timed(shared, stream, monitor, open).await;
 }
 
-/// Serves a connection whose traffic is noted in the overseer's [`Progress`].
-async fn serve_timed(shared: Shared, stream: impl AsyncRead + AsyncWrite + Unpin, mut overseer: Overseer, open: Open) {
-    let progress = Arc::clone(overseer.progress());
+/// Serves a connection whose traffic is noted in the monitor's [`Progress`].
+async fn serve_timed(
+    shared: Shared,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    mut monitor: ConnectionMonitor,
+    open: Open,
+) {
+    let progress = Arc::clone(monitor.progress());
     let stream = MemoryLimitedStream::new(stream, shared.api.account());
     let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
         progress.begin_request();
@@ -140,7 +158,7 @@ async fn serve_timed(shared: Shared, stream: impl AsyncRead + AsyncWrite + Unpin
     let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     let mut served =
         FutureConnection { connection: pin!(connection), shut_down: |connection| connection.graceful_shutdown() };
-    let served_until_shed = oversee(&mut served, &mut overseer, Duration::ZERO);
+    let served_until_shed = monitor_connection(&mut served, &mut monitor, Duration::ZERO);
     until_shed(shared.api.account(), LEAVE_MAX, served_until_shed).await;
     drop(open);
 }
@@ -150,9 +168,9 @@ async fn respond(
     mut request: hyper::Request<hyper::body::Incoming>,
     progress: Arc<Progress>,
 ) -> Response<Body> {
-    let Shared { api, peers, beside, .. } = shared;
-    if let Some(beside) = beside {
-        match beside.answer(&api, request, &progress) {
+    let api = &shared.api;
+    if let Some(beside) = &shared.beside {
+        match beside.answer(api, request, &progress) {
             Ok(answer) => return answer.await,
             Err(own) => request = *own,
         }
@@ -164,22 +182,32 @@ async fn respond(
         progress.wait_for(Awaited::Request);
         return forbidden(&refused).map(BodyExt::boxed_unsync);
     }
-    let text = if wants_page { page(api, peers).await } else { Ok(String::new()) };
-    let response = match text {
-        Ok(text) => answer(request.method(), text),
-        Err(why) => failed(why),
+    let page = if wants_page { page(&shared).await } else { Ok((String::new(), api.account().charge(0))) };
+    let response = match page {
+        Ok((text, charge)) => answer(charge, request.method(), text),
+        Err(status) => failed(&status),
     };
     // From here on the server waits for the client: to read the answer, and then for its next request.
     progress.wait_for(Awaited::Request);
     response.map(BodyExt::boxed_unsync)
 }
 
-/// Models may have made so many metrics that a page of them would keep others waiting.
-async fn page(api: Api, peers: Arc<Peers>) -> Result<String, String> {
-    if api.has_long_metrics() {
-        return aside(move || write_metrics(&report(&api, &peers))).await.map_err(|status| status.message);
+/// The text, with a charge of its memory. There may be so many models and metrics that a page of them would keep others waiting. Such a page is made on
+/// another thread, and charged before it is made: a client that asks for many at once pays for all of them. A connection that has to end because of that
+/// gets none.
+async fn page(shared: &Shared) -> Result<(String, Charge), Status> {
+    let (api, peers) = (shared.api.clone(), Arc::clone(&shared.peers));
+    if !api.has_long_metrics() {
+        return Ok((write_metrics(&report(&api, &peers)), api.account().charge(0)));
     }
-    Ok(write_metrics(&report(&api, &peers)))
+    let expected = shared.last_page.load(Ordering::Relaxed);
+    // Values get more digits, and models are loaded, so the page may be somewhat longer than the last one.
+    let bytes = expected.saturating_add(expected / 16).max(LONG_PAGE_MIN);
+    let charge = api.account().charge(bytes);
+    let reader = api.clone();
+    let text = aside(api.account(), move || write_metrics_of(&report(&reader, &peers), bytes)).await?;
+    shared.last_page.store(text.len(), Ordering::Relaxed);
+    Ok((text, charge))
 }
 
 fn report(api: &Api, peers: &Peers) -> MetricsReport {

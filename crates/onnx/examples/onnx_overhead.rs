@@ -15,7 +15,7 @@ use nerite_backend::conformance::context;
 use nerite_backend::{Batch, InstanceSpec, Job, LoadContext, ModelVersion, NoMeter, Runtime, now_ns};
 use nerite_memory::{Buffer, Slot};
 use nerite_onnx::Embedded;
-use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Response, Sequence, Wanted};
+use nerite_request::{AdmittedRequest, Reply, Response, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -60,18 +60,11 @@ fn through_the_contract(context: &LoadContext, runs: usize) -> Result<(), Box<dy
     measure("instance", runs, || {
         let seen = Arc::clone(&failures);
         let request = AdmittedRequest {
-            id: String::new().into(),
-            rows: 1,
             inputs: vec![input.clone()].into(),
             wanted: vec![Wanted { name: output.as_str().into(), slot: Some(Slot::heap(4096)) }].into(),
-            priority: 0,
-            timeout_us: 0,
-            sequence: Sequence::default(),
-            parameters: Parameters::new(),
-            cancel: Cancel::new(),
-            reply: Reply::new(move |response| {
+            ..AdmittedRequest::new(Reply::new(move |response| {
                 seen.fetch_add(usize::from(!matches!(response, Response::Final(_))), Ordering::Relaxed);
-            }),
+            }))
         };
         let job = Job::new(request, version.begin(), now_ns());
         instance.run(Batch { jobs: vec![job].into(), meter: Arc::<NoMeter>::clone(&meter) });

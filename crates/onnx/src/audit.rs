@@ -1,8 +1,8 @@
 //! Which graphs would an engine with 32-bit integers and floats compute wrongly?
 //!
-//! The graph is walked once, in its order. Two facts of each value are noted: its type in ONNX, and whether it is *small*.
-//! Small are constants near zero, and values that follow from shapes, positions and truth values. The values of a request
-//! are not small. These are refused:
+//! The graph is walked once, in its order. For each value its type in ONNX is noted, whether it is *small*, and how far it can be from zero, if that
+//! is known. Constants near zero are small, and so are values that follow from shapes, positions and truth values. The values of a request are not
+//! small. These are refused:
 //!
 //! - INT64 arithmetic on values that are not small, because an overflow of 32 bits would not be noticed. It is allowed if
 //!   each request can be checked for values within 32 bits ([`MagnitudeBounds`]). Moving, comparing and choosing are exact
@@ -34,8 +34,7 @@ use operators::{Kind, data_inputs, gives_small, kind, result_type};
 struct Fact {
     onnx: Option<Onnx>,
     small: bool,
-    /// How far the value can be from zero, if that is followed: INT64 values of a request, and values computed from
-    /// them.
+    /// The step of [`MagnitudeBounds`] that says how far an INT64 value can be from zero. `None` if that is not known.
     bound: Option<usize>,
 }
 
@@ -47,7 +46,7 @@ type Facts = HashMap<String, Fact>;
 /// Values that a graph declares, by name.
 type Declared<'a> = HashMap<&'a str, &'a ValueInfoProto>;
 
-/// The surroundings of an operator.
+/// The graph that an operator is in, and what it declares.
 struct Scope<'a> {
     graph: &'a GraphProto,
     opset: i64,
@@ -64,8 +63,7 @@ impl Scope<'_> {
     }
 }
 
-/// Bounds that must be checked when this graph runs, or why it is refused: a clause that names the operator or
-/// constant.
+/// The bounds that must be checked when this graph runs. The error says why the graph is refused: a clause that names the operator or constant.
 pub fn audit(written: &Written) -> Result<MagnitudeBounds, String> {
     let (mut facts, mut bounds) = (Facts::new(), MagnitudeBounds::default());
     for value in &written.graph.input {
@@ -132,10 +130,10 @@ fn visit(
             if index == 0 && onnx == Some(Onnx::INT64) { follow(node, op, &inputs, small, bounds) } else { None };
         results.push(Fact { onnx, small, bound: followed });
     }
-    judge(node, op, kind, &inputs, &results).map(|()| results)
+    check_node(node, op, kind, &inputs, &results).map(|()| results)
 }
 
-/// How far an operator's INT64 result can be from zero, if its inputs are followed. The result of arithmetic must fit.
+/// Notes how far an operator's INT64 result can be from zero, if that is known of its inputs. The result of arithmetic must fit in 32 bits.
 fn follow(node: &NodeProto, op: &str, inputs: &[Fact], small: bool, bounds: &mut MagnitudeBounds) -> Option<usize> {
     if op == "Cast" && inputs.first().is_some_and(|from| from.onnx == Some(Onnx::BOOL)) {
         return Some(bounds.note(Magnitude::Constant(1)));
@@ -177,11 +175,11 @@ fn visit_inner(inner: &GraphProto, opset: i64, facts: &Facts, bounds: &mut Magni
     walk(inner, opset, &mut facts, bounds)
 }
 
-fn judge(node: &NodeProto, op: &str, kind: Kind, inputs: &[Fact], results: &[Fact]) -> Result<(), String> {
+fn check_node(node: &NodeProto, op: &str, kind: Kind, inputs: &[Fact], results: &[Fact]) -> Result<(), String> {
     match kind {
-        // Their operators were checked inside them.
+        // The operators of the inner graphs were checked by `visit_inner`.
         Kind::Graphs => Ok(()),
-        Kind::Casts => judge_cast(node, op, inputs.first(), results.first()),
+        Kind::Casts => check_cast(node, op, inputs.first(), results.first()),
         Kind::Moves | Kind::Positions => Ok(()),
         Kind::Computes => {
             if results.iter().any(|fact| fact.onnx == Some(Onnx::INT64) && !fact.small && fact.bound.is_none()) {
@@ -202,7 +200,7 @@ fn judge(node: &NodeProto, op: &str, kind: Kind, inputs: &[Fact], results: &[Fac
     }
 }
 
-fn judge_cast(node: &NodeProto, op: &str, from: Option<&Fact>, to: Option<&Fact>) -> Result<(), String> {
+fn check_cast(node: &NodeProto, op: &str, from: Option<&Fact>, to: Option<&Fact>) -> Result<(), String> {
     let (Some(from), Some(Onnx(target))) = (from, to.and_then(|to| to.onnx)) else { return Ok(()) };
     let source = from.onnx.unwrap_or(Onnx(0));
     let short = [Onnx::BOOL, Onnx::INT8, Onnx::UINT8].contains(&source);

@@ -2,13 +2,16 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use nerite_memory::{NoMemory, check_memory};
 use rten::RunOptions;
 
 /// Why a run has no results.
 #[derive(Debug)]
 pub enum Fault {
-    /// It was told to end.
+    /// It was ended early.
     Stopped,
+    /// It uses nearly as much memory as it may use.
+    NoMemory(NoMemory),
     /// It failed.
     Failed(String),
 }
@@ -22,8 +25,11 @@ pub struct Conditions<'r> {
 }
 
 impl Conditions<'_> {
-    /// An error if the run is to end.
+    /// An error if the run is to end, or uses nearly as much memory as it may use.
     pub fn check(&self) -> Result<(), Fault> {
-        if self.is_over.load(Ordering::Relaxed) { Err(Fault::Stopped) } else { Ok(()) }
+        if self.is_over.load(Ordering::Relaxed) {
+            return Err(Fault::Stopped);
+        }
+        check_memory(0).map_err(Fault::NoMemory)
     }
 }

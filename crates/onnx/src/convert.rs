@@ -2,7 +2,7 @@
 
 use nerite_backend::Work;
 use nerite_memory::{Buffer, Number, Reason, count_copied};
-use nerite_request::Status;
+use nerite_request::{Status, Wanted};
 use nerite_tensor::{DataType, Tensor, show_shape};
 use rten::{Value, ValueOrView, ValueView};
 use smallvec::SmallVec;
@@ -42,10 +42,10 @@ pub fn to_engine<'a>(tensor: &'a Tensor, shape: &[i64], spares: &mut Spares) -> 
     }
 }
 
-/// Adds a result of the engine as the output of this name and datatype. Its vector is kept if the output does not need it.
+/// Adds a result of the engine as the output with this index, and of this datatype. Its vector is kept if the output does not need it.
 pub fn from_engine(
     work: &mut Work<'_>,
-    name: &str,
+    index: usize,
     datatype: DataType,
     shape: &[i64],
     value: Value,
@@ -53,23 +53,24 @@ pub fn from_engine(
 ) -> Result<(), Status> {
     match (datatype, value) {
         (DataType::Fp32, Value::FloatTensor(t)) => {
-            work.put_numbers(name, datatype, shape, t.into_data())?.into_iter().for_each(|copied| spares.keep(copied));
+            work.put_numbers(index, datatype, shape, t.into_data())?.into_iter().for_each(|copied| spares.keep(copied));
         }
         (DataType::Int32, Value::Int32Tensor(t)) => {
-            work.put_numbers(name, datatype, shape, t.into_data())?.into_iter().for_each(|copied| spares.keep(copied));
+            work.put_numbers(index, datatype, shape, t.into_data())?.into_iter().for_each(|copied| spares.keep(copied));
         }
-        (DataType::Int8, Value::Int8Tensor(t)) => drop(work.put_numbers(name, datatype, shape, t.into_data())?),
-        (DataType::Uint8, Value::UInt8Tensor(t)) => drop(work.put_numbers(name, datatype, shape, t.into_data())?),
+        (DataType::Int8, Value::Int8Tensor(t)) => drop(work.put_numbers(index, datatype, shape, t.into_data())?),
+        (DataType::Uint8, Value::UInt8Tensor(t)) => drop(work.put_numbers(index, datatype, shape, t.into_data())?),
         (DataType::Int64, Value::Int32Tensor(t)) => {
-            spares.keep(widen(work, name, datatype, shape, t.into_data(), i64::from)?);
+            spares.keep(widen(work, index, datatype, shape, t.into_data(), i64::from)?);
         }
         (DataType::Fp64, Value::FloatTensor(t)) => {
-            spares.keep(widen(work, name, datatype, shape, t.into_data(), f64::from)?);
+            spares.keep(widen(work, index, datatype, shape, t.into_data(), f64::from)?);
         }
         (DataType::Bool, Value::Int32Tensor(t)) => {
-            spares.keep(widen(work, name, datatype, shape, t.into_data(), |truth: i32| u8::from(truth != 0))?);
+            spares.keep(widen(work, index, datatype, shape, t.into_data(), |truth: i32| u8::from(truth != 0))?);
         }
         (_, other) => {
+            let name = work.wanted().find(index).map_or("", |(_, Wanted { name, .. })| name);
             return Err(Status::internal(format!(
                 "output '{name}' is declared as {datatype}, the engine made {}",
                 other.dtype()
@@ -79,7 +80,7 @@ pub fn from_engine(
     Ok(())
 }
 
-/// Whether [`copied`] takes this input, which others can write.
+/// Whether [`copied`] copies this input, which others can write.
 pub fn is_copied_as_value(input: &Tensor) -> bool {
     matches!(input.datatype, DataType::Fp32 | DataType::Int32)
         && input.data.len() <= BYTES_MAX
@@ -191,25 +192,25 @@ fn misfit(tensor: &Tensor) -> Status {
 /// Writes converted numbers directly to the output's memory. Returns their vector.
 fn widen<T: Copy, U: Number>(
     work: &mut Work<'_>,
-    name: &str,
+    index: usize,
     datatype: DataType,
     shape: &[i64],
     numbers: Vec<T>,
     convert: impl Fn(T) -> U,
 ) -> Result<Vec<T>, Status> {
     count_copied(Reason::Convert, numbers.len() * size_of::<U>());
-    if let Some(mut slot) = work.slot(name, datatype, shape)? {
+    if let Some(mut slot) = work.slot(index, datatype, shape)? {
         // The slot may be longer than the output, and its length need not be a multiple of a number.
         slot.truncate((slot.len() / size_of::<U>()) * size_of::<U>());
         if let Some(mut place) = slot.cells_mut::<U>().filter(|place| place.len() >= numbers.len()) {
             place.fill_with(numbers.iter().map(|number| convert(*number)));
-            work.put_slot(name, datatype, shape, slot)?;
+            work.put_slot(index, datatype, shape, slot)?;
             return Ok(numbers);
         }
-        work.give_back(name, slot);
+        work.give_back(index, slot);
     }
     let converted = numbers.iter().map(|number| convert(*number)).collect();
-    work.put_buffer(name, datatype, shape, Buffer::from_numbers::<U>(converted));
+    work.put_buffer(index, datatype, shape, Buffer::from_numbers::<U>(converted));
     Ok(numbers)
 }
 

@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 
 use crate::convert::is_copied_as_value;
 
-/// Copies with at most this many bytes together share one block. Each larger copy has a block that returns to the pool
-/// by itself. It is also the most that an instance keeps.
+/// If all copies together have at most this many bytes, they share one block. Otherwise each copy has a block of its own, which returns to the pool
+/// by itself. This is also the most that an instance keeps.
 const JOINED_BYTES_MAX: usize = 64 << 10;
 /// Each copy begins at a multiple of this, as a block does.
 const ALIGN: usize = 64;

@@ -1,8 +1,8 @@
 //! Where is a graph cut, so that its run can be ended in between?
 //!
-//! The engine runs a graph to its end and cannot be told to stop. Only loops make a run endless, because a request can choose the number of their rounds.
-//! So a graph is cut before and after each `Loop`. The pieces between loops and the bodies of loops become graphs of their own, and the server does the
-//! rounds ([`crate::program`]). An `If` with a loop in one of its branches is cut in the same way.
+//! The engine runs a graph to its end and cannot be stopped. Only loops make a run endless, because a request can choose the number of their rounds.
+//! So a graph is cut before and after each `Loop`. The pieces between loops and the bodies of loops become graphs of their own, and the server does
+//! the rounds ([`crate::program`]). An `If` with a loop in one of its branches is cut in the same way.
 //!
 //! ```text
 //!   x ─► Plain ─► Loop ─► Plain ─► y          each value has a place, by which the pieces pass it on
@@ -30,8 +30,8 @@ pub fn can_be_cut(graph: &GraphProto) -> bool {
     graph.node.iter().any(has_loop) && !has_constant_outside(graph)
 }
 
-/// The pieces of a graph that can be cut. `None` if it must stay whole all the same: a value is read that is not known by then, a name that the cut
-/// needs is taken, or too many bytes would be copied.
+/// The pieces of a graph that can be cut. `None` if it must stay whole all the same: a value is read before it is made, a name that the cut needs is
+/// taken, or too many bytes would be copied.
 pub fn cut(graph: &GraphProto) -> Option<Program<GraphProto>> {
     Cutter::new(graph, &[], &HashMap::new(), Scope::Outermost(Rc::default()))?.program()
 }
@@ -131,7 +131,7 @@ struct Copies {
 }
 
 impl Copies {
-    /// A further piece reads the constant. `None` if that are too many bytes.
+    /// Notes that a piece reads the constant. `None` if too many bytes would be copied.
     fn note(&self, constant: Constant<'_>) -> Option<()> {
         if !self.read.borrow_mut().insert(constant.address()) {
             self.bytes.set(self.bytes.get().saturating_add(constant.bytes()));
@@ -140,7 +140,7 @@ impl Copies {
     }
 }
 
-/// Which graph of a file is cut. All count their copies together.
+/// Whether the graph that is cut is the outermost one or an inner one. All graphs of a file count their copies together.
 #[derive(Clone)]
 enum Scope {
     Outermost(Rc<Copies>),

@@ -1,8 +1,8 @@
 //! How does the engine load a graph, if its optimiser fails at it?
 //!
-//! The optimiser fails or panics at some graphs that the engine runs well without it. One cause is known: shape inference
-//! makes one value of equal constants, and if several outputs are that value, the optimiser refuses the graph. So the second
-//! attempt optimises without shape inference, and the last one does not optimise.
+//! The optimiser fails or panics at some graphs that the engine runs well without it. One cause is known: shape inference merges equal constants into
+//! one value, and if several outputs are that value, the optimiser refuses the graph. So the second attempt optimises without shape inference, and
+//! the last one does not optimise.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -25,7 +25,7 @@ pub struct Engine {
 /// Why a graph was not loaded.
 #[derive(Debug)]
 pub enum Fault {
-    /// Its bytes cannot be had.
+    /// Its bytes cannot be read.
     Bytes(Status),
     /// The engine refused it.
     Refused(LoadError),
@@ -34,15 +34,15 @@ pub enum Fault {
 }
 
 impl Engine {
-    /// Optimises if asked to. `weights` are those that the graph refers to ([`weights::take`]).
+    /// An engine that optimises its graphs or not. `weights` are those that the graphs refer to ([`weights::take`]).
     pub fn new(is_optimised: bool, weights: Vec<u8>) -> Engine {
         let mut options = ModelOptions::with_all_ops();
         options.external_data(weights::FILE, weights);
         Engine { options, is_optimised }
     }
 
-    /// Loads the bytes that `give` returns, or the file if it returns none. `give` is told whether this is the last attempt. Returns the number of
-    /// the attempt as well.
+    /// Loads the bytes that `give` returns, or the file if it returns none. The argument of `give` says whether this is the last attempt. Returns the
+    /// index of the attempt as well.
     pub fn load(
         &self,
         path: &Path,
@@ -54,7 +54,7 @@ impl Engine {
                 continue;
             }
             let bytes = give(at + 1 == ATTEMPTS.len()).map_err(Fault::Bytes)?;
-            // The options share the weights.
+            // A clone of the options shares the weights.
             let mut options = self.options.clone();
             options.enable_optimization(optimises).shape_inference(inference);
             let load = || match bytes {

@@ -54,8 +54,8 @@ pub fn rank(value: &ValueInfoProto) -> Option<usize> {
 /// From this version of the format on, an initializer need not be an input, and one that is an input can be replaced.
 const IR_REPLACEABLE: i64 = 4;
 
-/// The inputs and outputs of the graph. As for ONNX Runtime, an input with an initializer can be replaced, except in
-/// old files, where it is a constant.
+/// The inputs and outputs of the graph. As in ONNX Runtime, an input with an initializer can be replaced, except in old files, where it is a
+/// constant.
 pub fn ports(written: &Written) -> Ports {
     let graph = &written.graph;
     let constants: HashSet<Option<&str>> = graph.initializer.iter().map(|constant| constant.name.as_deref()).collect();
@@ -69,8 +69,9 @@ pub fn ports(written: &Written) -> Ports {
     }
 }
 
-/// The inputs of a piece of a graph. One whose datatype is not declared, because another piece makes it, counts as one of whole numbers: the engine has no
-/// texts, and only floating-point numbers are divided in the same time whatever they are.
+/// The inputs of a piece of a graph. If another piece makes an input, its datatype may not be declared. Such an input counts as one of integers,
+/// which is safe for the bound of the time: the engine has no strings, and only a division of floating-point numbers takes the same time for all
+/// values.
 pub fn piece_ports(piece: &GraphProto) -> Ports {
     let constants: HashSet<Option<&str>> = piece.initializer.iter().map(|constant| constant.name.as_deref()).collect();
     let inputs = piece.input.iter().filter(|value| !constants.contains(&value.name.as_deref())).map(port);

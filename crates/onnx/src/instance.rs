@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use nerite_backend::{Execute, StopGuard, Times, Work};
-use nerite_memory::{Access, Buffer, Shortage, allowed_bytes};
-use nerite_request::Status;
+use nerite_memory::{Access, Buffer, run_bytes_max};
+use nerite_request::{Status, Wanted};
 use nerite_tensor::{Shape, Tensor};
 use rten::Value;
 use rten_tensor::Layout;
@@ -16,17 +17,12 @@ use crate::feed::Feed;
 use crate::loaded::Loaded;
 use crate::runner::{Lists, RunOutcome, Runner, Task};
 
-/// The most threads that one model may lose.
-const LOST_MAX: u32 = 8;
-/// A request may use one part in this many of the memory that the process may have.
-const MEMORY_SHARE: u64 = 2;
-
 /// One instance: its thread, and the graph that it shares with the others.
 pub struct EmbeddedInstance {
     loaded: Arc<Loaded>,
     threads: usize,
     runner: Option<Runner>,
-    /// Kept empty for the next run, so that it allocates none.
+    /// The emptied lists of the last run. The next run uses their memory, so that it allocates none.
     lists: Lists,
     /// Keeps the block of the last run.
     copies: CopyBlock,
@@ -79,13 +75,13 @@ impl EmbeddedInstance {
             lists.feeds.push(Feed { index, tensor: default.clone(), copy: None });
         }
         self.check_reach(&lists.feeds)?;
-        for (at, name) in work.wanted().iter().enumerate() {
-            lists.wanted.push(self.loaded.output(name, at)?.1);
+        for (index, output) in work.wanted().indexed() {
+            lists.wanted.push(self.loaded.output(&output.name, index)?.1);
         }
         Ok(lists)
     }
 
-    /// If the graph computes with INT64 values: refuses values that could lead to numbers beyond 32 bits.
+    /// Refuses values that could lead to numbers beyond 32 bits, if the graph computes with INT64 values.
     fn check_reach(&self, feeds: &[Feed]) -> Result<(), Status> {
         if self.loaded.magnitudes.is_trivial() {
             return Ok(());
@@ -98,32 +94,22 @@ impl EmbeddedInstance {
     /// Runs the graph on the instance's own thread. The thread is started when it is first needed, and again after it
     /// was lost.
     fn run(&mut self, lists: Lists) -> Result<Vec<Value>, Status> {
-        let lost = self.loaded.lost.load(Ordering::Relaxed);
-        if lost >= LOST_MAX {
-            return Err(Status::unavailable(format!(
-                "the embedded engine ran out of memory {lost} times with this model, which holds what it had then; load the \
-                 model again, or {}",
-                convert::CURE
-            )));
-        }
+        let values = lists.feeds.iter().map(Feed::values).fold(0, u64::saturating_add);
+        self.loaded.losses.check(values, Instant::now())?;
         let mut runner = match self.runner.take() {
             Some(runner) => runner,
-            None => Runner::start(self.threads, usize::try_from(allowed_bytes() / MEMORY_SHARE).unwrap_or(usize::MAX))?,
+            None => Runner::start(self.threads, run_bytes_max())?,
         };
         match runner.run(Task { loaded: Arc::clone(&self.loaded), lists, is_over: Arc::clone(&self.is_over) }) {
             RunOutcome::Done(done, lists) => {
                 (self.runner, self.lists) = (Some(runner), lists);
                 done
             }
-            RunOutcome::Lost(Shortage { requested, had, bytes_max }) => {
-                self.loaded.lost.fetch_add(1, Ordering::Relaxed);
-                let why = format!(
-                    "the embedded engine wanted {requested} bytes beside {had} that it had, and may have {bytes_max} for a request; \
-                     ask for less, or {}",
-                    convert::CURE
-                );
-                log::error!("a thread of the embedded engine is lost: {why}");
-                Err(Status::internal(why))
+            RunOutcome::Lost(refused) => {
+                self.loaded.losses.add(values, Instant::now());
+                let status = Status::no_memory_to_compute(refused);
+                log::error!("a thread of the embedded engine is lost: {}", status.message);
+                Err(status)
             }
         }
     }
@@ -132,18 +118,18 @@ impl EmbeddedInstance {
 impl Execute for EmbeddedInstance {
     fn execute(&mut self, work: &mut Work<'_>, times: &mut Times) -> Result<(), Status> {
         let lists = self.lists(work)?;
-        times.input_ends();
+        times.mark_input_end();
         let stopping = self.stopping(work, &lists);
         let values = self.run(lists)?;
         drop(stopping);
-        times.infer_ends();
+        times.mark_infer_end();
         for (at, value) in values.into_iter().enumerate() {
-            let Some(name) = work.wanted().get(at).cloned() else { break };
-            let (port, _) = self.loaded.output(&name, at)?;
+            let Some((index, Wanted { name, .. })) = work.wanted().indexed().nth(at) else { break };
+            let (port, _) = self.loaded.output(name, index)?;
             let datatype = port.datatype;
             let datatype = datatype.ok_or_else(|| Status::invalid(format!("the model has no output '{name}'")))?;
             let shape: Shape = value.as_view().shape().iter().map(|dim| *dim as i64).collect();
-            convert::from_engine(work, &name, datatype, &port.client_shape(&shape), value, &mut self.lists.spares)?;
+            convert::from_engine(work, index, datatype, &port.client_shape(&shape), value, &mut self.lists.spares)?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! How does the server run ONNX models without any library on the host?
 //!
-//! With the engine `rten`, which is compiled in. It serves the backend `onnxruntime` if no ONNX Runtime is found.
+//! The engine `rten` is compiled in. It serves the backend `onnxruntime` if no ONNX Runtime is found.
 //!
 //! The engine has four types of numbers: FP32, INT32, INT8 and UINT8. It keeps INT64 and BOOL as INT32, and FP64 and
 //! FP16 as FP32. That is right for most models, whose INT64 are indices and shapes, and would be silently wrong for
@@ -15,7 +15,7 @@
 //! assert!(Embedded.engine().starts_with("rten "));
 //! assert!(Embedded.offers_gpus().is_err());
 //! ```
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod audit;
 mod conditions;
@@ -26,8 +26,11 @@ mod defaults;
 mod engine;
 mod feed;
 mod graph;
+#[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu", not(miri)))]
+mod hypot;
 mod instance;
 mod loaded;
+mod losses;
 mod pace;
 mod pieces;
 mod program;

@@ -1,14 +1,14 @@
 //! What do all instances of a graph share?
 
-use std::sync::atomic::AtomicU32;
-
 use nerite_backend::onnx::{Port, Ports, UntrustedInputs};
+use nerite_memory::CountedWeights;
 use nerite_request::Status;
 use nerite_tensor::Tensor;
 use rten::NodeId;
 
 use crate::audit::MagnitudeBounds;
 use crate::feed::Feed;
+use crate::losses::Losses;
 use crate::pieces::Program;
 use crate::program::Compiled;
 use crate::staged::Staged;
@@ -21,19 +21,23 @@ pub struct Loaded {
     pub ports: Ports,
     /// The values of inputs that a request may leave out.
     pub defaults: Vec<Tensor>,
-    /// Inputs that must not change while it runs.
+    /// Inputs that must not change while the graph runs.
     pub untrusted_inputs: UntrustedInputs,
     /// The bounds for its INT64 values.
     pub magnitudes: MagnitudeBounds,
+    /// Bytes of its constants, as the engine keeps them.
+    pub constant_bytes: u64,
+    /// Counts its weights, as far as they are in the model's file.
+    pub _weights: CountedWeights,
     /// Threads that were lost because they needed more memory than they may have.
-    pub lost: AtomicU32,
+    pub losses: Losses,
 }
 
 /// A graph in the engine.
 pub enum Graph {
-    /// As one piece, with the engine's ids of its inputs and outputs. Between stages a run can be ended.
+    /// The whole graph, with the engine's ids of its inputs and outputs. A run can be ended between stages.
     Whole(Box<Staged>, PortIds<NodeId>),
-    /// In pieces, with loops between them, and the indices of the program's inputs and outputs. A run can be ended between any two of these.
+    /// A graph in pieces, with loops between them, and the indices of the program's inputs and outputs. A run can be ended between any two of these.
     Cut(Program<Compiled>, PortIds<usize>),
 }
 
@@ -63,7 +67,7 @@ impl Graph {
         Graph::Cut(program, ids)
     }
 
-    /// Whether a run with these inputs and outputs may be ended. One that is known to be quick is not.
+    /// Whether a run with these inputs and outputs may be ended. A run that is known to be quick may not.
     pub fn can_be_ended(&self, inputs: &[Feed], wanted: &[usize]) -> bool {
         match self {
             Graph::Whole(graph, ids) => graph.can_be_ended(
@@ -109,9 +113,9 @@ impl Loaded {
         if self.graph.knows_input(index) { Ok((&self.ports.inputs[index], index)) } else { Err(unknown(name)) }
     }
 
-    /// The output called `name`, which is usually the one at `expected`, and its index.
-    pub fn output(&self, name: &str, expected: usize) -> Result<(&Port, usize), Status> {
-        let index = self.ports.output_index(name, expected).filter(|index| self.graph.knows_output(*index));
+    /// The output called `name`, which has the index `in_requests` in requests, and its index in the graph.
+    pub fn output(&self, name: &str, in_requests: usize) -> Result<(&Port, usize), Status> {
+        let index = self.ports.output_index(name, in_requests).filter(|index| self.graph.knows_output(*index));
         index.map(|index| (&self.ports.outputs[index], index)).ok_or_else(|| unknown(name))
     }
 }

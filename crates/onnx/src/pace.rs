@@ -1,34 +1,38 @@
 //! How many stages does a run take, so that none is long and quick runs stay whole?
 //!
-//! A stage costs some µs by itself (`examples/stages_cost.rs`), and the engine allocates anew in each. So runs stay whole that are known to be quick, and
-//! the others are done in as few stages as they need. Both are judged by earlier runs of the same graph and the same *class*: the same inputs, each
-//! dimension within the same power of two, and the same outputs. The number of elements does not suffice: `[1,n]` by `[n,1]` makes one number of 2n,
-//! `[n,1]` by `[1,n]` makes n². The first run of a class has all stages. It shows which part of the time each takes.
+//! A stage costs some µs by itself (`examples/stages_cost.rs`), and the engine allocates anew in each. So runs that are known to be quick stay whole,
+//! and the others are done in as few stages as they need. Both are judged by earlier runs of the same graph and the same *class*: the same inputs,
+//! each dimension within the same power of two, and the same outputs. The number of elements does not suffice: `[1,n]` by `[n,1]` makes one number of
+//! 2n, `[n,1]` by `[1,n]` makes n². The first run of a class has all stages. It shows which part of the time each takes.
 //!
-//! Shapes say nothing about a graph where the values of its inputs decide how much is computed ([`CostBound`]). Its runs always have all stages.
+//! If the values of a graph's inputs decide how much is computed, shapes say nothing about its time ([`CostBound`]). Its runs always have all stages.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nerite_backend::CostBound;
+use nerite_locks::Mutex;
 
-/// A stage is to take about this long.
+/// The time that a stage is intended to take.
 const STAGE: Duration = Duration::from_millis(20);
-/// After a stage that took longer, the next run has all stages again. What was known of their times was wrong.
+/// After a stage that took longer, the next run has all stages again, because the known times were wrong.
 const STAGE_MAX: Duration = STAGE.saturating_mul(3);
 /// Runs of a class are quick if the last one took less.
 const QUICK: Duration = Duration::from_millis(10);
-/// The most classes of a graph. Those that ran last are kept.
+/// The most quick classes of a graph, and the most other classes. Those that ran last are kept.
 const CLASSES_MAX: usize = 64;
+
+const _: () = assert!(CLASSES_MAX == u64::BITS as usize, "there is a bit for each quick class");
 
 /// At which boundaries a run is interrupted.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Stops {
     /// At none.
     None,
-    /// At all.
+    /// At all of them.
     All,
     /// Behind the stages with these indices.
     Behind(Vec<usize>),
@@ -40,22 +44,34 @@ pub struct Class(u64);
 
 /// Measurements of the runs of a graph.
 pub struct Pace {
-    /// Whether the shapes of the inputs tell the time of a run.
+    /// Whether the shapes of the inputs determine the time of a run.
     is_by_shapes: bool,
     keys: RandomState,
-    /// The one that ran last comes first. While they are locked, nothing is allocated: a thread that runs out of memory sleeps forever
-    /// ([`crate::runner`]), and all other runs of the graph would wait for it.
+    /// A run of a quick class takes no lock, because it may be on a front thread, and such runs are many.
+    quick: QuickClasses,
+    /// The measurements of the other classes. The class that ran last comes first. While they are locked, nothing is allocated: a thread that runs
+    /// out of memory sleeps forever ([`crate::runner`]), and all other runs of the graph would wait for it.
     records: Mutex<Vec<Record>>,
+}
+
+/// The classes whose last run was quick. There are no locks: other threads see a change a moment later.
+struct QuickClasses {
+    /// The keys of the classes. 0 where there is none.
+    classes: [AtomicU64; CLASSES_MAX],
+    /// A bit for each class. Its runs set it, and the search for a place clears it.
+    ran: AtomicU64,
+    /// Where the next search for a place begins.
+    next: AtomicUsize,
 }
 
 /// Measurements of the runs of a class.
 #[derive(Clone)]
 struct Record {
     class: Class,
-    /// The time of a run, lately.
+    /// The time of a run: an average in which later runs count more.
     took: Duration,
-    /// The part that each stage had of the last run with all stages; 0 for one that was joined to the next because their boundary is of no use. `None` if
-    /// nothing is known, or what was known was wrong.
+    /// The part of the time that each stage took in the last run with all stages. 0 for a stage that was joined to the next, because the boundary
+    /// between them is of no use. `None` if there was no such run, or if a later run has shown that its times were wrong.
     shares: Option<Arc<[f64]>>,
 }
 
@@ -63,14 +79,14 @@ struct Record {
 pub struct Classifier(Option<<RandomState as BuildHasher>::Hasher>);
 
 impl Pace {
-    /// Nothing is known yet.
+    /// The pace of a graph that has not run yet.
     pub fn new(bound: CostBound) -> Pace {
         let is_by_shapes = bound == CostBound::InputSizes;
         let records = Vec::with_capacity(if is_by_shapes { CLASSES_MAX } else { 0 });
-        Pace { is_by_shapes, keys: RandomState::new(), records: Mutex::new(records) }
+        Pace { is_by_shapes, keys: RandomState::new(), quick: QuickClasses::new(), records: Mutex::new(records) }
     }
 
-    /// For the class of a run.
+    /// The classifier for one run.
     pub fn classifier(&self) -> Classifier {
         Classifier(self.is_by_shapes.then(|| self.keys.build_hasher()))
     }
@@ -80,30 +96,37 @@ impl Pace {
         if !self.is_by_shapes {
             return Stops::All;
         }
+        if self.quick.has(class) {
+            return Stops::None;
+        }
         let known = find(&mut self.records(), class).cloned();
         known.map_or(Stops::All, |record| record.stops())
     }
 
     /// Whether runs of this class are interrupted nowhere.
     pub fn is_whole(&self, class: Class) -> bool {
-        self.is_by_shapes && find(&mut self.records(), class).is_some_and(Record::is_whole)
+        self.is_by_shapes && (self.quick.has(class) || find(&mut self.records(), class).is_some_and(Record::is_whole))
     }
 
-    /// A run of this class was done. `stages` are the times of its stages; of all, if it was interrupted wherever it can be (`is_complete`).
+    /// Notes a run of this class. `stages` are the times of its stages. `is_complete` says that the run was interrupted wherever it can be.
     pub fn note(&self, class: Class, stages: &[Duration], is_complete: bool) {
         if !self.is_by_shapes {
             return;
         }
         let took: Duration = stages.iter().sum();
+        if took < QUICK {
+            return self.note_quick(class, took);
+        }
+        self.quick.remove(class);
         let part = |stage: &Duration| stage.as_secs_f64() / took.as_secs_f64();
-        let shares = (is_complete && took >= QUICK).then(|| stages.iter().map(part).collect());
+        let shares = is_complete.then(|| stages.iter().map(part).collect());
         let mut records = self.records();
         if find(&mut records, class).is_none() {
             records.truncate(CLASSES_MAX - 1);
             records.insert(0, Record { class, took, shares: None });
         }
         let Some(record) = records.first_mut() else { return };
-        record.took = if took < QUICK { took } else { (record.took + took) / 2 };
+        record.took = (record.took + took) / 2;
         if shares.is_some() {
             record.shares = shares;
         } else if stages.iter().any(|stage| *stage > STAGE_MAX) {
@@ -111,8 +134,59 @@ impl Pace {
         }
     }
 
+    fn note_quick(&self, class: Class, took: Duration) {
+        if self.quick.has(class) {
+            return;
+        }
+        let mut records = self.records();
+        if find(&mut records, class).is_some()
+            && let Some(record) = records.first_mut()
+        {
+            record.took = took;
+        }
+        self.quick.add(class);
+    }
+
     fn records(&self) -> MutexGuard<'_, Vec<Record>> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl QuickClasses {
+    fn new() -> QuickClasses {
+        let classes = [const { AtomicU64::new(0) }; CLASSES_MAX];
+        QuickClasses { classes, ran: AtomicU64::new(0), next: AtomicUsize::new(0) }
+    }
+
+    /// Whether the class is known as quick. This call counts as a run of it.
+    fn has(&self, class: Class) -> bool {
+        let key = class.key();
+        let Some(at) = self.classes.iter().position(|found| found.load(Ordering::Relaxed) == key) else { return false };
+        // The bit is written only if it changes, because all threads read it.
+        if self.ran.load(Ordering::Relaxed) & (1 << at) == 0 {
+            self.ran.fetch_or(1 << at, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Adds a class in the place of one that has not run since this search last passed it. Two threads may add the same class twice.
+    fn add(&self, class: Class) {
+        for _ in 0..=CLASSES_MAX {
+            let at = self.next.fetch_add(1, Ordering::Relaxed) % CLASSES_MAX;
+            let Some(place) = self.classes.get(at) else { return };
+            let has_run = self.ran.fetch_and(!(1 << at), Ordering::Relaxed) & (1 << at) != 0;
+            if !has_run || place.load(Ordering::Relaxed) == 0 {
+                return place.store(class.key(), Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn remove(&self, class: Class) {
+        let key = class.key();
+        for place in &self.classes {
+            // Another thread may have put another class there meanwhile. That one stays.
+            let _ = place.compare_exchange(key, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 }
 
@@ -137,8 +211,15 @@ impl Record {
     }
 }
 
+impl Class {
+    /// The class as a number that is not 0.
+    fn key(self) -> u64 {
+        self.0.max(1)
+    }
+}
+
 impl Classifier {
-    /// The run has this input, with these dimensions.
+    /// Adds an input of the run, with these dimensions.
     pub fn input(&mut self, id: impl Hash, dims: impl Iterator<Item = usize>) {
         let Some(hasher) = &mut self.0 else { return };
         id.hash(hasher);
@@ -146,12 +227,12 @@ impl Classifier {
         dims.map(class_of).chain([u8::MAX]).for_each(|class| hasher.write_u8(class));
     }
 
-    /// The run is to give this output.
+    /// Adds an output that the run is to give.
     pub fn wanted(&mut self, id: impl Hash) {
         self.0.iter_mut().for_each(|hasher| id.hash(hasher));
     }
 
-    /// The class. All runs have the same one if shapes tell nothing.
+    /// The class. If shapes do not determine the time, all runs have the same class.
     pub fn class(self) -> Class {
         Class(self.0.map_or(0, |hasher| hasher.finish()))
     }
@@ -162,8 +243,8 @@ fn class_of(dim: usize) -> u8 {
     if dim == 0 { 0 } else { (usize::BITS - (dim - 1).leading_zeros() + 1) as u8 }
 }
 
-/// Behind which stages a run is interrupted, so that what lies between has about this part of the time. A stage that has more stays alone. It is interrupted
-/// only behind stages that have a part: at the boundary behind another it cannot be.
+/// The stages behind which a run is interrupted, so that each section takes about this part of the time. A stage that takes more is a section of its
+/// own. A run is interrupted only behind stages with a share above 0, because the boundaries behind the others cannot be used.
 fn divide(shares: &[f64], part: f64) -> Vec<usize> {
     let (mut stops, mut sum, mut last) = (Vec::new(), 0.0, None);
     for (at, share) in shares.iter().enumerate().filter(|(_, share)| **share > 0.0) {
@@ -241,7 +322,7 @@ mod tests {
         assert_eq!((pace.stops(class), pace.is_whole(class)), (Stops::All, false));
         pace.note(class, &[MS / 2, MS / 2], true);
         assert_eq!((pace.stops(class), pace.is_whole(class)), (Stops::None, true));
-        // Once it was slow: a busy machine, perhaps.
+        // One run was slow, perhaps because the machine was busy.
         pace.note(class, &[30 * MS], false);
         assert_eq!((pace.stops(class), pace.is_whole(class)), (Stops::All, false));
         pace.note(class, &[MS], false);
@@ -286,19 +367,50 @@ mod tests {
         assert_eq!((pace.stops(class), pace.is_whole(class)), (Stops::All, false));
     }
 
+    /// A class that is different for each `wanted`.
+    fn of(pace: &Pace, wanted: usize) -> Class {
+        let mut classifier = pace.classifier();
+        classifier.wanted(wanted);
+        classifier.class()
+    }
+
     #[test]
-    fn only_the_classes_that_ran_last_are_kept() {
+    fn only_the_quick_classes_that_ran_last_are_kept() {
         let (pace, _) = by_shapes();
-        let of = |wanted: usize| {
-            let mut classifier = pace.classifier();
-            classifier.wanted(wanted);
-            classifier.class()
-        };
+        let of = |wanted| of(&pace, wanted);
         (0..CLASSES_MAX).for_each(|at| pace.note(of(at), &[MS], false));
         assert!(pace.is_whole(of(0)));
         pace.note(of(CLASSES_MAX), &[MS], false);
-        assert_eq!((pace.is_whole(of(0)), pace.is_whole(of(1))), (true, false));
+        assert_eq!([0, 1, 2, CLASSES_MAX].map(|at| pace.is_whole(of(at))), [true, false, true, true]);
+        // All have run, but one is replaced all the same.
+        for at in 0..=CLASSES_MAX {
+            pace.is_whole(of(at));
+        }
+        pace.note(of(1), &[MS], false);
+        assert!(pace.is_whole(of(1)));
+        assert_eq!((0..=CLASSES_MAX).filter(|at| pace.is_whole(of(*at))).count(), CLASSES_MAX);
+    }
+
+    #[test]
+    fn only_the_long_classes_that_ran_last_are_kept() {
+        let (pace, _) = by_shapes();
+        let of = |wanted| of(&pace, wanted);
+        let is_known = |at| pace.stops(of(at)) != Stops::All;
+        (0..CLASSES_MAX).for_each(|at| pace.note(of(at), &[10 * MS; 8], true));
+        assert!(is_known(0));
+        pace.note(of(CLASSES_MAX), &[10 * MS; 8], true);
+        assert_eq!((is_known(0), is_known(1)), (true, false));
         let records = pace.records();
         assert_eq!((records.len(), records.capacity()), (CLASSES_MAX, CLASSES_MAX));
+    }
+
+    #[test]
+    fn quick_runs_take_no_lock() {
+        let (pace, class) = by_shapes();
+        pace.note(class, &[MS], true);
+        // A thread that took the lock would wait for ever.
+        let _locked = pace.records();
+        assert_eq!((pace.stops(class), pace.is_whole(class)), (Stops::None, true));
+        pace.note(class, &[MS], false);
     }
 }

@@ -59,13 +59,13 @@ pub struct LoopPiece<G> {
     pub carried: Vec<Use>,
     /// What the body takes from this graph.
     pub captured: Vec<usize>,
-    /// A round.
+    /// The graph of a round.
     pub body: Program<G>,
     /// The places of the results, as far as the graph has names for them.
     pub outputs: Vec<Option<usize>>,
 }
 
-/// A piece reads a value.
+/// The use of a value by a piece.
 #[derive(Clone, Copy, Debug)]
 pub struct Use {
     /// The value's place.
@@ -88,7 +88,7 @@ pub struct Plan {
 /// The last reader of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum LastRead {
-    /// Nobody: it is not needed.
+    /// No piece and not the caller: the value is not needed.
     Nobody,
     /// The piece with this index.
     Piece(usize),
@@ -181,7 +181,7 @@ impl<G> Piece<G> {
         is_read.into_iter().enumerate().filter_map(|(at, is_read)| is_read.then_some(at)).collect()
     }
 
-    /// The places of what it reads. Of a piece without loops only these inputs.
+    /// The places of the values that it reads. For a piece without loops, only those of the inputs with these indices.
     fn read(&self, of: &[usize]) -> Vec<usize> {
         match self {
             Piece::Plain { inputs, .. } => of.iter().filter_map(|at| Some(inputs.get(*at)?.place)).collect(),

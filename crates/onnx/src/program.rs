@@ -3,6 +3,7 @@
 //! The engine runs the pieces between loops ([`crate::cut`]). The rounds of a loop are done here, in the way of the engine's own `Loop`, and before each
 //! piece and each round the flag of the run is read. A piece that takes long is run in stages ([`crate::staged`]).
 
+use nerite_memory::check_memory;
 use nerite_request::Status;
 use rten::{NodeId, Value, ValueOrView};
 use rten_onnx::onnx::GraphProto;
@@ -191,9 +192,22 @@ impl LoopPiece<Compiled> {
         let mut results: Vec<Value> = carried.into_iter().map(ValueOrView::into_owned).collect();
         for list in lists.into_iter().filter(|list| !list.is_empty()) {
             conditions.check()?;
+            let bytes = list.first().map_or(0, bytes_of).saturating_mul(list.len());
+            check_memory(bytes).map_err(Fault::NoMemory)?;
             results.push(joined(list)?);
         }
         Ok(results)
+    }
+}
+
+/// Bytes of a tensor of numbers.
+fn bytes_of(value: &Value) -> usize {
+    match value {
+        Value::FloatTensor(tensor) => tensor.len() * size_of::<f32>(),
+        Value::Int32Tensor(tensor) => tensor.len() * size_of::<i32>(),
+        Value::Int8Tensor(tensor) => tensor.len(),
+        Value::UInt8Tensor(tensor) => tensor.len(),
+        _ => 0,
     }
 }
 
@@ -255,7 +269,7 @@ fn not_one(what: &str) -> Fault {
     Fault::Failed(format!("{what} is not one number of 32 bits"))
 }
 
-/// Only an input that the request leaves out.
+/// Only an input that the request left out can be missing.
 fn missing() -> Fault {
     Fault::Failed("an input of the graph is missing".into())
 }

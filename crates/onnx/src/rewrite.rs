@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn graphs_inside_operators_are_mended_too() {
+    fn graphs_inside_operators_are_rewritten_too() {
         let inner = NodeProto { op_type: Some("ArgMax".into()), output: vec!["y".into()], ..NodeProto::default() };
         let body = GraphProto { node: vec![inner], ..GraphProto::default() };
         let attribute = AttributeProto { g: Some(body), ..AttributeProto::default() };

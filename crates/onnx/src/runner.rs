@@ -1,20 +1,21 @@
 //! On which thread does the engine run, and what if that thread is lost?
 //!
 //! A graph may need any amount of memory: an outer product of two long vectors is enough. An operator cannot be stopped,
-//! and after a failed allocation Rust ends the process. So the engine runs on an expendable thread
-//! ([`nerite_memory::expendable`]), which owns all that it needs. If it needs too much memory, it sleeps forever, the
-//! request fails, and the next request gets a new thread. The memory of a lost thread is lost with it, so a model may
-//! lose only a few.
+//! and after a failed allocation Rust ends the process. So the engine runs on a bounded thread
+//! ([`nerite_memory::run_bounded`]), which owns all that it needs. If it needs too much memory, it sleeps forever, the
+//! request fails, and the next request gets a new thread. Its large allocations go back to the system. The
+//! threads of its pool keep their stacks and small allocations, so a model may lose only some ([`crate::losses`]).
 //!
 //! The thread is one of the engine's own pool, so that no further change of thread is needed to compute.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
+use std::time::Duration;
 
-use nerite_memory::{Shortage, expendable};
+use nerite_memory::{NoMemory, run_bounded};
 use nerite_request::{Code, Status};
 use rten::{NodeId, RunOptions, ThreadPool, Value, ValueOrView};
 use smallvec::SmallVec;
@@ -24,6 +25,9 @@ use crate::convert;
 use crate::feed::Feed;
 use crate::loaded::{Graph, Loaded};
 use crate::spares::Spares;
+
+/// How long a lost thread waits for the other threads of its pool.
+const PARKED_WITHIN_MS: u32 = 5000;
 
 /// A graph to run, with all that the run needs.
 pub struct Task {
@@ -51,7 +55,7 @@ pub enum RunOutcome {
     /// The outputs or the error, and the emptied lists.
     Done(Result<Vec<Value>, Status>, Lists),
     /// The thread needed more memory than it may have, and is lost.
-    Lost(Shortage),
+    Lost(NoMemory),
 }
 
 /// A thread that runs graphs, one after the other.
@@ -92,8 +96,14 @@ fn serve(inbox: &Receiver<Task>, sender: &Sender<RunOutcome>, options: &RunOptio
     while let Ok(mut task) = inbox.recv() {
         let mut spares = std::mem::take(&mut task.lists.spares);
         // If the caller has gone, nobody needs the outcome.
-        let lost = |shortage| drop(sender.send(RunOutcome::Lost(shortage)));
-        let done = expendable(bytes_max, &lost, || run(&mut task, &mut spares, options));
+        let lost = |refused| {
+            drop(sender.send(RunOutcome::Lost(refused)));
+            park_other_threads()
+        };
+        // SAFETY: the engine computes on the threads of its pool alone. If `lost` returns true, all others sleep for ever. Outputs go to other threads only
+        // after the run.
+        #[expect(unsafe_code, reason = "the memory of a lost thread would be lost otherwise")]
+        let done = unsafe { run_bounded(bytes_max, &lost, || run(&mut task, &mut spares, options)) };
         // The client's memory is released before the client gets the answer.
         let Task { loaded, mut lists, .. } = task;
         drop(loaded);
@@ -104,6 +114,31 @@ fn serve(inbox: &Receiver<Task>, sender: &Sender<RunOutcome>, options: &RunOptio
             return;
         }
     }
+}
+
+/// Makes the other threads of this pool sleep for ever, as this one will. Returns whether all do so in time. A thread that computes first completes
+/// its part.
+#[expect(clippy::disallowed_methods, reason = "this thread is lost, and nobody waits for it")]
+fn park_other_threads() -> bool {
+    if rayon::current_thread_index().is_none() {
+        return false;
+    }
+    let (others, parked) = (rayon::current_num_threads() - 1, Arc::new(AtomicUsize::new(0)));
+    let counter = Arc::clone(&parked);
+    // This thread gets the job as well, and never does it.
+    rayon::spawn_broadcast(move |_| {
+        counter.fetch_add(1, Ordering::AcqRel);
+        loop {
+            thread::park();
+        }
+    });
+    for _ in 0..PARKED_WITHIN_MS {
+        if parked.load(Ordering::Acquire) == others {
+            return true;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    false
 }
 
 fn run(task: &mut Task, spares: &mut Spares, options: &RunOptions) -> Result<Vec<Value>, Status> {
@@ -118,6 +153,7 @@ fn run(task: &mut Task, spares: &mut Spares, options: &RunOptions) -> Result<Vec
     match catch_unwind(AssertUnwindSafe(|| run_graph(&loaded.graph, inputs, &lists.wanted, &conditions))) {
         Ok(Ok(values)) => Ok(values),
         Ok(Err(Fault::Stopped)) => Err(Status::new(Code::Cancelled, "the run was ended: nobody waits for it any more")),
+        Ok(Err(Fault::NoMemory(refused))) => Err(Status::no_memory_to_compute(refused)),
         Ok(Err(Fault::Failed(why))) => Err(failed(&why)),
         Err(_) => Err(failed("it stopped in the middle of its work; support for this graph is not complete")),
     }
@@ -160,7 +196,7 @@ fn run_graph(
     }
 }
 
-/// The engine reports some missing features only when it runs into them.
+/// The error of a failed run. The engine reports some missing features only during a run.
 fn failed(why: &str) -> Status {
     let lacks = why.contains("support") || why.contains("expected tensor with");
     let cure = if lacks { format!("; {}", convert::CURE) } else { String::new() };

@@ -1,8 +1,8 @@
 //! How does a graph run in stages, so that its run can be ended in between?
 //!
-//! All stages are runs of the same graph in the engine, with the same weights. So the results are the same whether a run has stages or not. Where the
-//! optimiser removed a value that passes a boundary, the engine makes no plan for it. Such a boundary is not used again for these results. No request can
-//! make others lose a boundary: only a run that succeeded tells which are of no use.
+//! All stages are runs of the same graph in the engine, with the same weights. So the results are the same whether a run has stages or not. If the
+//! optimiser removed a value that passes a boundary, the engine makes no plan for that value. Such a boundary is not used again for these results. No
+//! request can make others lose a boundary, because a boundary is only given up after a run has succeeded without it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,16 +18,16 @@ use crate::cut::names;
 use crate::pace::{Class, Pace, Stops};
 use crate::stages::{Boundary, OutputBits, bit, boundaries};
 
-/// A run begins anew at most so often because the engine refuses to go on from a boundary. What it still refuses then, the next runs find out.
+/// The most times that a run begins anew because the engine refuses to continue from a boundary. Later runs find further boundaries of that kind.
 const RESTARTS_MAX: usize = 2;
-/// For so many sets of results a boundary can be known as unusable.
+/// The most sets of results for which a boundary can be known as unusable.
 const REFUSALS_MAX: usize = 4;
 
 /// A graph in the engine.
 pub struct Staged {
     model: Model,
     stops: Vec<Stop>,
-    /// The results, by which values are needed.
+    /// The bits of each result. They say which values a run needs.
     results: HashMap<NodeId, OutputBits>,
     pace: Pace,
 }
@@ -43,7 +43,7 @@ pub struct Proposed {
 struct Stop {
     /// The values that pass it.
     values: Vec<(NodeId, OutputBits)>,
-    /// For which sets of results the engine cannot run up to it, or from it; 0 for none.
+    /// The sets of results for which the engine cannot run up to it, or from it. 0 for none.
     refused_for: [AtomicU64; REFUSALS_MAX],
 }
 
@@ -57,14 +57,14 @@ impl Proposed {
 /// The end of an attempt to run in stages.
 enum End {
     Done(Vec<Value>),
-    /// The engine does not go on from a boundary, and the run has to be done without it.
+    /// The engine does not continue from a boundary, and the run has to be done without that boundary.
     Again,
-    /// This run has to be done without any.
+    /// This run has to be done without any boundary.
     GivenUp,
 }
 
 impl Staged {
-    /// A graph that was loaded from the one that was looked at.
+    /// A loaded graph, with the boundaries that were proposed for it before it was loaded.
     pub fn new(model: Model, proposed: Proposed, bound: CostBound) -> Staged {
         let stop = |boundary: Boundary| {
             let known = |(name, bits): (String, OutputBits)| Some((model.find_node(&name)?, bits));
@@ -101,7 +101,7 @@ impl Staged {
         !self.pace.is_whole(classifier.class())
     }
 
-    /// The results. Between stages the run ends if it is told to.
+    /// Computes the results. The run can be ended between stages.
     pub fn run(
         &self,
         inputs: Vec<(NodeId, ValueOrView<'_>)>,
@@ -145,7 +145,7 @@ impl Staged {
         classifier.class()
     }
 
-    /// A run succeeded without these boundaries, so it was no fault of the request that they were of no use for these results.
+    /// Records that these boundaries are of no use for these results. A run has succeeded without them, so the request was not at fault.
     fn refuse(&self, refused: &[usize], bits: OutputBits) {
         refused.iter().filter_map(|at| self.stops.get(*at)).for_each(|stop| stop.refuse(bits));
     }
@@ -175,7 +175,7 @@ impl Staged {
             Stops::All => true,
             Stops::Behind(chosen) => chosen.binary_search(at).is_ok(),
         };
-        // What was refused before the last boundary where a stage ended.
+        // The number of boundaries that were refused before the last stage ended.
         let (mut known, mut begun) = (refused.len(), Instant::now());
         for (at, stop) in self.stops.iter().enumerate().filter(|(at, _)| is_chosen(at)) {
             if refused.contains(&at) || stop.is_refused(bits) {
@@ -184,7 +184,7 @@ impl Staged {
             let passing: Vec<NodeId> = stop.needed(bits).collect();
             let is_there = |id: &NodeId| computed.contains_key(id) || given.iter().any(|(had, _)| had == id);
             let next: Vec<NodeId> = passing.iter().copied().filter(|id| !is_there(id)).collect();
-            // An input was left out. Whether that is right, the engine knows of a whole run only.
+            // The request left out an input. Only for a whole run does the engine decide whether that is allowed.
             if next.iter().any(|id| self.model.input_ids().contains(id)) {
                 return Ok(End::GivenUp);
             }
@@ -205,7 +205,7 @@ impl Staged {
         match self.stage(given, &computed, last, bits, &next, conditions)? {
             Ok(made) => computed.extend(next.into_iter().zip(made)),
             Err(error) => {
-                // It may be by this start that the boundaries behind it could not be reached.
+                // The boundaries after this stage's start may have been refused because of that start, so they are not recorded.
                 refused.truncate(known);
                 return begun_wrong(last, &error, refused);
             }
@@ -245,14 +245,15 @@ impl Staged {
     }
 }
 
-/// A stage failed. If the engine refuses what passed the boundary where the stage began, that is no fault of the request.
+/// Decides what follows from the error of a stage. If the engine refuses the values that passed the boundary at its start, the request is not at
+/// fault.
 fn begun_wrong(last: Option<usize>, error: &RunError, refused: &mut Vec<usize>) -> Result<End, Fault> {
     match (last, error.kind()) {
         (Some(at), RunErrorKind::PlanningError) => {
             refused.push(at);
             Ok(End::Again)
         }
-        // The graph declares shapes or types for its inner values that they do not have in this run. They may have them in others.
+        // The graph declares shapes or types of inner values that are wrong for this run. They may be right for other runs.
         (Some(_), RunErrorKind::InvalidInput) => Ok(End::GivenUp),
         _ => Err(failed(error)),
     }
@@ -261,11 +262,11 @@ fn begun_wrong(last: Option<usize>, error: &RunError, refused: &mut Vec<usize>) 
 impl Stop {
     /// Whether it is of no use for these results.
     fn is_refused(&self, bits: OutputBits) -> bool {
-        // What the engine refuses for some results, it refuses for more.
+        // If the engine refuses it for some results, it refuses it for a larger set too.
         self.refused_for.iter().map(|of| of.load(Ordering::Relaxed)).any(|of| of != 0 && of & !bits == 0)
     }
 
-    /// It is of no use for these results.
+    /// Notes that it is of no use for these results.
     fn refuse(&self, bits: OutputBits) {
         if self.is_refused(bits) {
             return;

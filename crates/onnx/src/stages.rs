@@ -1,14 +1,14 @@
 //! After which operators can a run of a graph be interrupted?
 //!
-//! The engine runs a graph to its end and cannot be told to stop. But it takes any values of a graph as inputs and gives any as outputs. So a run can be
+//! The engine runs a graph to its end and cannot be stopped. But it takes any values of a graph as inputs and gives any as outputs. So a run can be
 //! done in stages, all by the same loaded graph:
 //!
 //! ```text
 //!   x ─► [op op op] ─► a ─► [op op op] ─► b, c ─► [op op] ─► y        boundaries: {a} and {b, c}
 //! ```
 //!
-//! What passes a boundary is every value that is made before it and read after it. The optimiser may have removed such a value, so a boundary is a
-//! proposal, which the engine accepts or refuses at its first use ([`crate::staged`]).
+//! The values that pass a boundary are those that are made before it and read after it. The optimiser may have removed such a value, so a boundary is
+//! a proposal, which the engine accepts or refuses at its first use ([`crate::staged`]).
 
 use std::collections::{HashMap, HashSet};
 
@@ -22,7 +22,7 @@ pub const STAGES_MAX: usize = 128;
 const OPERATORS_MIN: usize = 2;
 /// The most computed values that pass a boundary.
 const PASSED_MAX: usize = 16;
-/// More names than this at all boundaries together are not kept.
+/// The most names that are kept at all boundaries together.
 const NAMES_MAX: usize = 1 << 16;
 
 /// The results that need a value: one bit for each of the graph's outputs. The last bit stands for all further outputs.
@@ -62,7 +62,7 @@ struct Lives<'g> {
     made: Vec<Vec<&'g str>>,
     /// The last operator that reads a value. A result is read by the caller, after all operators.
     last_reads: HashMap<&'g str, usize>,
-    /// From which results each value is needed.
+    /// The results that need each value.
     bits_of: HashMap<&'g str, OutputBits>,
 }
 
@@ -108,7 +108,7 @@ impl<'g> Lives<'g> {
         Some(Lives { graph, made, last_reads, bits_of })
     }
 
-    /// How many computed values pass the boundary behind each operator, results not counted. They stay where they are.
+    /// How many computed values pass the boundary behind each operator. Results do not count, because they are kept in any case.
     fn passed(&self) -> Vec<usize> {
         let (mut alive, mut counts, mut ends) = (0, Vec::with_capacity(self.made.len()), vec![0; self.made.len() + 1]);
         for (at, outputs) in self.made.iter().enumerate() {

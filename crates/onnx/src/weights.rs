@@ -6,7 +6,7 @@
 
 use rten_onnx::onnx::{DataLocation, DataType as Onnx, GraphProto, StringStringEntryProto, TensorProto};
 
-/// The name of the place. The engine wants this ending.
+/// The name of the place, as of a file. The engine requires this ending.
 pub const FILE: &str = "pieces.data";
 
 /// Smaller constants stay in the graph.
@@ -27,6 +27,20 @@ pub fn take(graph: &mut GraphProto) -> Vec<u8> {
         each(graph, &mut |constant| take_one(constant, &mut all));
     }
     all
+}
+
+/// How many bytes the engine keeps for the constants of a graph: one for each number of INT8 and UINT8, and four for each other number, whatever type
+/// the file has. Constants that were moved to the shared place are not counted.
+pub fn engine_bytes(graph: &mut GraphProto) -> u64 {
+    let mut total = 0u64;
+    each(graph, &mut |constant| {
+        let is_moved = constant.external_data.iter().any(|entry| entry.value.as_deref() == Some(FILE));
+        let number = if matches!(constant.data_type, Some(Onnx::INT8 | Onnx::UINT8)) { 1u64 } else { 4 };
+        let dims = constant.dims.iter().map(|dim| u64::try_from(*dim).unwrap_or(0));
+        let bytes = dims.fold(number, u64::saturating_mul);
+        total = total.saturating_add(if is_moved { 0 } else { bytes });
+    });
+    total
 }
 
 fn take_one(constant: &mut TensorProto, all: &mut Vec<u8>) {
@@ -86,7 +100,12 @@ mod tests {
             constant("b", Onnx::UINT8, vec![4; 1024]),
         ];
         let mut graph = GraphProto { initializer, ..GraphProto::default() };
+        for (constant, dim) in graph.initializer.iter_mut().zip([257, 2, 256, 1024]) {
+            constant.dims = vec![dim];
+        }
+        assert_eq!(engine_bytes(&mut graph), 1028 + 8 + 1024 + 1024, "the engine keeps INT64 in 32 bits");
         let all = take(&mut graph);
+        assert_eq!(engine_bytes(&mut graph), 8 + 1024);
         assert_eq!((all.len(), all.get(1027..1041)), (2064, Some(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4][..])));
         let summary = |constant: &TensorProto| {
             let values: Vec<&str> = constant.external_data.iter().filter_map(|one| one.value.as_deref()).collect();

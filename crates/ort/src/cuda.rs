@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use nerite_backend::onnx::{Ports, UntrustedInputs, knob};
+use nerite_backend::onnx::{Ports, UntrustedInputs, parameter_or_setting};
 use nerite_backend::{DeviceAccess, LoadContext};
 use nerite_config::proto::model_optimization_policy::execution_accelerators::Accelerator;
 use nerite_request::Status;
@@ -42,7 +42,7 @@ pub fn options(context: &LoadContext) -> Result<CudaOptions, Status> {
     let chosen = |key: &str, words: &[&str]| choice(context, key, words);
     let search = chosen("cudnn_conv_algo_search", &["EXHAUSTIVE", "HEURISTIC", "DEFAULT"])?;
     let extend = chosen("arena_extend_strategy", &["kNextPowerOfTwo", "kSameAsRequested"])?;
-    let plain = |key: &str| knob(context, key).map(str::to_owned);
+    let plain = |key: &str| parameter_or_setting(context, key).map(str::to_owned);
     let older = [
         ("cudnn_conv_algo_search", search),
         ("arena_extend_strategy", extend),
@@ -82,7 +82,7 @@ fn check_option(context: &LoadContext, key: &str, value: &str) -> Result<(), Sta
 
 /// The word at the position in `words` that a parameter names.
 fn choice(context: &LoadContext, key: &str, words: &[&str]) -> Result<Option<String>, Status> {
-    let Some(text) = knob(context, key) else { return Ok(None) };
+    let Some(text) = parameter_or_setting(context, key) else { return Ok(None) };
     let word = text.parse().ok().and_then(|at: usize| words.get(at));
     word.map(|word| Some((*word).to_owned())).ok_or_else(|| {
         let all: Vec<_> = words.iter().enumerate().map(|(at, word)| format!("{at} ({word})")).collect();
@@ -109,7 +109,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// The error for the client that asked for the model.
+    /// The error for the client that loads the model.
     pub fn status(&self, model: &str, device: u32) -> Status {
         let begin = format!("unable to load model '{model}' on device {device}");
         let (Failure::Provider(reason) | Failure::Session(reason)) = self;
@@ -125,8 +125,8 @@ impl Failure {
     }
 }
 
-/// Which tensors an instance uses where they are. Three kinds are not taken on the device: strings, which the library keeps on the host; inputs that
-/// must not change while the graph runs; and outputs that are inputs too, because no operator writes them.
+/// The tensors that an instance uses where they lie. Three kinds are not taken on the device: strings, which the library keeps on the host; inputs
+/// that must not change while the graph runs; and outputs that are inputs too, because no operator writes them.
 pub fn device_access(device: Option<u32>, ports: &Ports, untrusted_inputs: &UntrustedInputs) -> DeviceAccess {
     let Some(ordinal) = device else { return DeviceAccess::Host };
     let all = || ports.inputs.iter().chain(&ports.outputs);

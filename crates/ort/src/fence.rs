@@ -1,13 +1,13 @@
 //! When has a device finished with the tensors of a run?
 //!
-//! Tensors of a device are passed to the plain call `Run`, like those of the host. The library takes each where its
-//! memory information says, and copies the others itself, in the order of its own streams. (Binding all of them first
-//! would start those copies on a stream of their own. The call that waits for them waits for the thread's current
-//! device, which may be another one before a run.)
+//! Tensors of a device are passed to the plain call `Run`, like those of the host. The library uses each tensor in the memory that its memory
+//! information names, or copies it itself, in the order of its own streams. (Binding all of them first would start those copies on a stream of their
+//! own. The call that waits for them waits for the thread's current device, which may be another one before a run.)
 //!
-//! A run waits for its own streams before it returns, unless it is told not to. The library works so, but does not promise it. For the case that "the
-//! system that allocated the memory operated on a different stream" it offers a call that synchronises bound outputs. So outputs on the device are
-//! bound after the run, and waited for: another process may read them as soon as it has the answer, and may free all of its memory.
+//! A run waits for its own streams before it returns, unless an option says otherwise. The library behaves so, but does not promise it. For the case
+//! that "the system that allocated the memory operated on a different stream" it offers a call that synchronises bound outputs. So outputs on the
+//! device are bound after the run and synchronised, because another process may read them as soon as it has the answer, and may free all of its
+//! memory.
 
 use std::ffi::CStr;
 use std::ptr::NonNull;
@@ -42,7 +42,7 @@ impl Fence {
     /// Returns when the device has finished all work for the outputs of a run that has just ended on this thread. Until
     /// then the outputs may still be written, even if the run failed.
     pub fn wait<'v>(&mut self, outputs: impl Iterator<Item = (&'v CStr, &'v Value<'v>)>) -> Result<(), ort::Error> {
-        // However this ends, the library drops the memory of the request.
+        // When this is dropped, the library drops its references to the memory of the request, whatever the result is.
         let bound = Bound(self.ptr);
         for (name, value) in outputs {
             // SAFETY: the binding is alive and ours alone; a C string; the value outlives `bound`, which forgets it.

@@ -12,15 +12,14 @@ use nerite_config::ModelConfig;
 use nerite_request::Status;
 use nerite_tensor::Tensor;
 
-/// Seen in version 1.31: GRU, LSTM and Unique call `std::terminate`, ConvTranspose of three dimensions reads through an
-/// address that is not its own.
+/// Seen in version 1.31: GRU, LSTM and Unique call `std::terminate`, ConvTranspose of three dimensions reads from an invalid address.
 const ENDS_THE_PROCESS: &[&str] = &["ConvTranspose", "GRU", "LSTM", "Unique"];
-/// Operators that do so only if a request brings more than their first input. Seen in version 1.31: QLinearConv reads
-/// through an address that is not its own, Conv never returns. Weights that are constants have elements.
+/// Operators that do so only if a request brings more than their first input. Seen in version 1.31: QLinearConv reads from an invalid address, Conv
+/// never returns. Weights that are constants have elements.
 const WITH_OPEN_WEIGHTS: &[&str] = &["Conv", "ConvInteger", "QLinearConv"];
 
-/// Operators whose results have elements if all their inputs have some. Other operators may give none: a slice, a
-/// selection, a picture smaller than a window.
+/// Operators whose results have elements if all their inputs have some. Other operators may give none: a slice, a selection, or a window that is
+/// larger than the image.
 #[rustfmt::skip]
 const KEEPS_ELEMENTS: &[&str] = &[
     "Abs", "Add", "And", "ArgMax", "ArgMin", "Attention", "BatchNormalization", "BitwiseAnd", "BitwiseNot", "BitwiseOr",
@@ -37,11 +36,11 @@ const KEEPS_ELEMENTS: &[&str] = &[
     "Tan", "Tanh", "ThresholdedRelu", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
 ];
 
-/// Operators that cannot do so if no request chooses the sizes of their inputs: then a window either fits for all requests or for none.
+/// Operators whose results also have elements if no request chooses the sizes of their inputs. Then a window fits for all requests or for none.
 const KEEPS_ELEMENTS_OF_FIXED_SIZES: &[&str] =
     &["AveragePool", "Conv", "ConvInteger", "ConvTranspose", "MaxPool", "Pad", "QLinearConv", "Resize", "Upsample"];
 
-/// Which inputs without elements a graph does not survive.
+/// The operators of a graph because of which ONNX Runtime may end the process if a tensor has no elements.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fragile {
     /// The operator because of which the graph's inputs must have elements.
@@ -92,7 +91,7 @@ impl Fragile {
             fragile.visit(node, &values);
             values.follow(node);
         }
-        // The arguments of a function are not followed.
+        // The arguments of a function are not followed, so nothing is known about the inputs of its operators.
         fragile.of_inputs = fragile.of_inputs.or_else(|| functions.iter().find_map(named).map(str::to_owned));
         fragile.inside = fragile.inside.or_else(|| functions.iter().find_map(ending).map(str::to_owned));
         fragile
@@ -106,7 +105,7 @@ impl Fragile {
         let is_emptied = |input: &String| values.emptied.contains(input.as_str());
         // Inner graphs use names of outer values, and have their own names for the values that they are given.
         let of_inputs = if is_fragile { Some(op) } else { node.inner.iter().find_map(named) };
-        // The operator checks that its other inputs fit these.
+        // Only these inputs matter, because the operator checks that its other inputs fit them.
         let decisive = if ends { 1 } else { 2 };
         let meets = is_fragile && node.inputs.iter().take(decisive).any(is_emptied);
         let inside = if meets { Some(op) } else { node.inner.iter().find_map(ending) };

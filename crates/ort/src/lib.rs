@@ -5,10 +5,9 @@
 //!     flag, environment,   (dlopen)                                            outputs where the client wants them)
 //!     Python, system
 //! ```
-//! Nothing of ONNX Runtime is linked or shipped: the library is opened if it is found, and otherwise the embedded
-//! engine serves the models. Inputs are passed by address. Outputs are computed into the memory of their destination if
-//! the model declares shapes that tell their size in advance. An instance on a GPU takes tensors of that device in the
-//! same way.
+//! Nothing of ONNX Runtime is linked or shipped: the library is opened if it is found, and otherwise the embedded engine serves the models. Inputs
+//! are passed by address. Outputs are computed into the memory of their destination if their size follows from the shapes that the model declares. An
+//! instance on a GPU takes tensors of that device in the same way.
 //!
 //! ```
 //! use nerite_backend::Runtime;
@@ -23,15 +22,17 @@
 //! }
 //! ```
 
+mod allocator;
 mod cuda;
 mod fence;
 mod fragile;
+mod held_bytes;
 mod library;
 mod options;
 mod provider;
 mod runtime;
-mod seat;
 mod session;
+mod session_share;
 mod signature;
 mod status;
 mod strings;

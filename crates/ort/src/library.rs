@@ -1,29 +1,43 @@
 //! Where is ONNX Runtime's shared library on this host?
 //!
-//! Asking Python for its packages would take longer than the whole start of the server may take. So its folders are searched by name.
+//! To start Python and query its packages would take longer than the whole start of the server may take. So its folders are searched by name.
 
-use std::ffi::OsString;
+use std::ffi::{CStr, CString, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
 
 /// The library, in this order: `explicit` (the flag), `ORT_DYLIB_PATH`, the Python package `onnxruntime` of the Python
 /// that a shell would start, the system's library folders. The paths of the first two are not checked, so that a
 /// mistake in them is an error and is not skipped.
 pub fn find_library(explicit: Option<&Path>) -> Option<PathBuf> {
-    Surroundings::of_process().find(explicit)
+    SearchEnvironment::of_process().find(explicit)
 }
 
-/// The value of an environment variable.
+/// A function or variable of the open library at `path`, or of those that it needs.
+pub(crate) fn symbol(path: &Path, name: &CStr) -> Option<NonNull<libc::c_void>> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: a C string; NOLOAD only finds what is already open and runs no initialiser.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_NOW) };
+    if handle.is_null() {
+        return None;
+    }
+    // SAFETY: a handle from dlopen, kept open forever by `ort`, and a C string.
+    NonNull::new(unsafe { libc::dlsym(handle, name.as_ptr()) })
+}
+
+/// Returns the value of an environment variable.
 type Variables = Box<dyn Fn(&str) -> Option<OsString>>;
 
 /// The conditions that the search depends on.
-struct Surroundings {
+struct SearchEnvironment {
     variable: Variables,
     system: Vec<PathBuf>,
 }
 
-impl Surroundings {
-    fn of_process() -> Surroundings {
-        Surroundings {
+impl SearchEnvironment {
+    fn of_process() -> SearchEnvironment {
+        SearchEnvironment {
             variable: Box::new(|name| std::env::var_os(name).filter(|value| !value.is_empty())),
             system: system_folders(Path::new("/etc/ld.so.conf.d")),
         }
@@ -59,8 +73,8 @@ impl Surroundings {
         found
     }
 
-    /// Where the Python called `folder/name` is installed: in its own environment, where its link leads, or, behind a
-    /// shim of pyenv, in the versions chosen there.
+    /// The directories in which the Python called `folder/name` is installed: its own environment, the target of its link, or, for a shim of pyenv,
+    /// the versions that are chosen there.
     fn prefixes(&self, folder: &Path, name: &str) -> Vec<PathBuf> {
         let file = folder.join(name);
         let Ok(real) = file.canonicalize() else { return Vec::new() };
@@ -136,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    /// Makes an empty folder with this name in the build directory.
+    /// Makes an empty folder with this name in the directory for temporary files.
     fn fresh(name: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("nerite-ort-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
@@ -161,8 +175,8 @@ mod tests {
         let variables: HashMap<String, OsString> =
             variables.iter().map(|(key, value)| ((*key).to_string(), below(value).into())).collect();
         let system = system.iter().map(|folder| root.join(folder)).collect();
-        let surroundings = Surroundings { variable: Box::new(move |key| variables.get(key).cloned()), system };
-        let found = surroundings.find(None);
+        let environment = SearchEnvironment { variable: Box::new(move |key| variables.get(key).cloned()), system };
+        let found = environment.find(None);
         assert_eq!(found, expected.map(|path| root.join(path)));
         std::fs::remove_dir_all(&root).unwrap();
     }
@@ -177,8 +191,8 @@ mod tests {
 
     #[test]
     fn a_flag_is_believed_before_everything() {
-        let surroundings = Surroundings { variable: Box::new(|_| Some("/other.so".into())), system: Vec::new() };
-        assert_eq!(surroundings.find(Some(Path::new("/mine.so"))), Some(PathBuf::from("/mine.so")));
+        let environment = SearchEnvironment { variable: Box::new(|_| Some("/other.so".into())), system: Vec::new() };
+        assert_eq!(environment.find(Some(Path::new("/mine.so"))), Some(PathBuf::from("/mine.so")));
     }
 
     #[test]
@@ -212,7 +226,7 @@ mod tests {
         std::fs::write(root.join("version"), "3.11.7\n").unwrap();
         let path = root.join("shims").into_os_string();
         let variable = Box::new(move |key: &str| (key == "PATH").then(|| path.clone()));
-        assert_eq!(Surroundings { variable, system: Vec::new() }.find(None), Some(library));
+        assert_eq!(SearchEnvironment { variable, system: Vec::new() }.find(None), Some(library));
         std::fs::remove_dir_all(&root).unwrap();
     }
 

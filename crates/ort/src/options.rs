@@ -1,12 +1,13 @@
 //! Which options of a session does a configuration set?
 
 use nerite_backend::LoadContext;
-use nerite_backend::onnx::{knob, number, threads};
+use nerite_backend::onnx::{configured_threads, number, parameter_or_setting, threads};
 use nerite_request::Status;
 use ort::AsPointer;
 use ort::environment::Environment;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 
+use crate::allocator::USE_ENV_ALLOCATORS;
 use crate::cuda::{self, CudaOptions};
 use crate::provider::append_cuda;
 use crate::traps::PoolThreads;
@@ -20,15 +21,18 @@ pub struct Options {
     inter_threads: usize,
     /// Whether operators run side by side at all.
     parallel: bool,
-    /// Whether idle threads wait in a loop. Off: the cores are shared with clients and other models.
+    /// Whether idle threads wait in a loop. They do not by default, because the cores are shared with clients and other models.
     spinning: bool,
+    /// Whether the library allocates from an arena of its own.
     arena: bool,
+    /// Whether the session allocates from the environment's allocator: see [`crate::allocator`].
+    memory_of_server: bool,
     memory_pattern: bool,
     optimization: i32,
     /// `memory.enable_memory_arena_shrinkage`, an option of each run.
     pub arena_shrinkage: Option<String>,
     device_initializers: Option<String>,
-    /// Whether the session computes on the threads that all sessions share, if the operator asked for them.
+    /// Whether the session computes on the threads that all sessions share, if the operator configured them.
     on_common_pool: bool,
     operator_libraries: Vec<std::path::PathBuf>,
     cuda: CudaOptions,
@@ -52,17 +56,19 @@ impl Options {
         let libraries = config.model_operations.as_ref().map(|o| o.op_library_filename.as_slice()).unwrap_or_default();
         Ok(Options {
             intra_threads: threads(context)?,
-            inter_threads: number(context, "inter_op_thread_count")?.and_then(|n| n.try_into().ok()).unwrap_or(0),
+            inter_threads: configured_threads(context, "inter_op_thread_count")?.unwrap_or(0),
             parallel: number(context, "execution_mode")? == Some(1),
             spinning: number(context, "session.intra_op.allow_spinning")? == Some(1),
             arena: flag("enable_mem_arena")?,
+            memory_of_server: false,
             memory_pattern: flag("enable_mem_pattern")?,
             optimization: optimization.and_then(|o| o.graph.as_ref()).map_or(0, |graph| graph.level),
-            arena_shrinkage: knob(context, "memory.enable_memory_arena_shrinkage").map(str::to_owned),
-            device_initializers: knob(context, "session.use_device_allocator_for_initializers").map(str::to_owned),
+            arena_shrinkage: parameter_or_setting(context, "memory.enable_memory_arena_shrinkage").map(str::to_owned),
+            device_initializers: parameter_or_setting(context, "session.use_device_allocator_for_initializers")
+                .map(str::to_owned),
             on_common_pool: false,
             operator_libraries: libraries.iter().map(|file| context.model_dir.join(file)).collect(),
-            // Not read without an instance on a GPU. So mistakes in them are not reported then.
+            // Without an instance on a GPU they are not read, so mistakes in them are not reported.
             cuda: if on_gpus { cuda::options(context)? } else { CudaOptions::new() },
         })
     }
@@ -77,12 +83,17 @@ impl Options {
         Options { on_common_pool: true, ..self }
     }
 
+    /// The same options for a session that allocates from the environment's allocator, which is no arena.
+    pub fn with_memory_of_server(self) -> Options {
+        Options { arena: false, memory_of_server: true, arena_shrinkage: None, ..self }
+    }
+
     /// Whether the session computes on the threads that all sessions share.
     pub fn is_on_common_pool(&self) -> bool {
         self.on_common_pool
     }
 
-    /// Whether a session computes on the thread that calls it alone.
+    /// Whether a session computes only on the thread that calls it.
     pub fn is_without_pool(&self) -> bool {
         self.intra_threads == 1 && !self.parallel
     }
@@ -93,7 +104,7 @@ impl Options {
         self.operator_libraries.is_empty()
     }
 
-    /// Options for a session that is only asked for the graph's inputs and outputs.
+    /// Options for a session that is only opened to read the graph's inputs and outputs.
     pub fn to_look() -> Options {
         Options {
             intra_threads: 1,
@@ -101,6 +112,7 @@ impl Options {
             parallel: false,
             spinning: false,
             arena: false,
+            memory_of_server: false,
             memory_pattern: false,
             optimization: 2,
             arena_shrinkage: None,
@@ -138,6 +150,9 @@ impl Options {
         }
         for library in &self.operator_libraries {
             builder = builder.with_operator_library(library)?;
+        }
+        if self.memory_of_server {
+            builder = builder.with_config_entry(USE_ENV_ALLOCATORS, "1")?;
         }
         if !self.arena {
             // SAFETY: the options are alive and this builder is their only user; the call only clears a flag in them.

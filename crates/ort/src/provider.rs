@@ -13,8 +13,7 @@ use crate::value::done;
 /// The provider's name, as the library lists it.
 const CUDA: &CStr = c"CUDAExecutionProvider";
 
-/// Whether the library was built with the provider. Whether the provider can start is known only when a session asks
-/// for it.
+/// Whether the library was built with the provider. Whether the provider can start is known only when a session uses it.
 pub fn has_cuda() -> Result<bool, ort::Error> {
     let (mut names, mut count) = (std::ptr::null_mut(), 0);
     // SAFETY: `names` is a place for one pointer and `count` for one number.
@@ -34,7 +33,7 @@ pub fn has_cuda() -> Result<bool, ort::Error> {
     Ok(found)
 }
 
-/// Makes sessions of `builder` run on `device`: the operators that the provider knows; the others run on the host.
+/// Makes sessions of `builder` run the operators that the provider has on `device`. The others run on the host.
 pub fn append_cuda(builder: &mut SessionBuilder, options: &CudaOptions, device: u32) -> Result<(), ort::Error> {
     let device = device.to_string();
     let pairs = options.iter().map(|(key, value)| (key.as_str(), value.as_str()));

@@ -1,24 +1,30 @@
 //! How is ONNX Runtime opened, and how does it load a model?
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::io::{self, Cursor};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::ptr::NonNull;
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use nerite_backend::onnx::{self, BACKEND, Nodes, Ports};
 use nerite_backend::{CostBound, DeviceAccess, Instance, InstanceSpec, Joined, LoadContext, Model, Ragged, Runtime};
 use nerite_config::ModelConfig;
 use nerite_guard::{Errno, install_traps};
+use nerite_locks::Mutex;
+use nerite_memory::load_with_memory;
 use nerite_request::Status;
+use nerite_request::report::MemoryUsage;
 use ort::environment::{Environment, GlobalThreadPoolOptions};
 
+use crate::allocator;
 use crate::cuda::{self, Failure};
 use crate::fragile::{Fragile, Sizes};
+use crate::held_bytes::HeldBytes;
+use crate::library;
 use crate::options::Options;
 use crate::provider::has_cuda;
-use crate::seat::{Seat, SharedSession, divides_no_integers, may_share};
 use crate::session::{OrtInstance, Target, Traits};
+use crate::session_share::{SessionShare, SharedSession, divides_no_integers, may_share};
 use crate::signature::ports;
 use crate::status::library_status;
 use crate::traps::{PoolThreads, SessionTraps};
@@ -34,6 +40,16 @@ struct Shared {
     environment: Environment,
     /// Whether they share the threads they compute on.
     has_pool: bool,
+    /// Whether sessions on the host get the server's memory.
+    has_allocator: bool,
+}
+
+impl Shared {
+    /// The options of sessions on `device` or on the host.
+    fn options(&self, options: &Options, device: Option<u32>) -> Options {
+        let options = options.clone();
+        if self.has_allocator && device.is_none() { options.with_memory_of_server() } else { options }
+    }
 }
 
 /// Models of backend `onnxruntime` on ONNX Runtime.
@@ -56,7 +72,7 @@ pub enum OpenError {
         /// The error of the linker or of the library.
         reason: String,
     },
-    /// This process has another one.
+    /// Another library is already open in this process.
     #[error("ONNX Runtime is already open from '{}', a process cannot have '{}' as well", .first.display(), .second.display())]
     Second {
         /// The library that is open.
@@ -107,10 +123,15 @@ impl Runtime for OnnxRuntime {
         format!("ONNX Runtime {} ({})", self.version, self.path.display())
     }
 
+    fn leaves_files_unchanged(&self) -> bool {
+        true
+    }
+
     fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
         onnx::complete(context, |context| {
             let source = Source::of(context)?;
-            Ok(ports(open_session(&source, context, &Options::to_look(), None)?.session()))
+            let session = open_session(&source, context, &Options::to_look(), None, &HeldBytes::default())?;
+            Ok(ports(session.session()))
         })
     }
 
@@ -126,11 +147,16 @@ impl Runtime for OnnxRuntime {
         // Weights are skipped, because the model may run in another process.
         let path = onnx::model_file(context)?;
         let nodes = context.files.open(&path).and_then(Nodes::read).map_err(|e| unreadable(context, &path, &e))?;
-        let operator = fragile(context, &nodes).inside().map(str::to_owned);
-        Ok(operator.map(|operator| {
-            format!(
+        if let Some(operator) = fragile(context, &nodes).inside() {
+            return Ok(Some(format!(
                 "a request may bring its operator {operator} a tensor without elements, by sizes or values, and ONNX Runtime ends the \
                  process then"
+            )));
+        }
+        Ok(allocator::allocates_in_parallel(&nodes.graph).map(|operator| {
+            format!(
+                "its operator {operator} allocates on several threads, and ONNX Runtime may end the process if a request needs more memory \
+                 than a run may have"
             )
         }))
     }
@@ -142,6 +168,12 @@ impl Runtime for OnnxRuntime {
         let options = Options::of(context, on_host < specs.len())?;
         let nodes = source.nodes(context);
         let divides_none = nodes.as_ref().is_ok_and(divides_no_integers);
+        if shared(context)?.has_allocator && options.arena_shrinkage.is_some() {
+            log::info!(
+                "model '{}': 'memory.enable_memory_arena_shrinkage' has no effect on the host, where the server gives ONNX Runtime its memory",
+                context.model
+            );
+        }
         let options = match shared(context)?.has_pool {
             true if divides_none => options.on_common_pool(),
             true => {
@@ -157,14 +189,15 @@ impl Runtime for OnnxRuntime {
         let is_shared = nodes.is_ok() && may_share(&options, divides_none);
         let options = if is_shared { options.shared_by(on_host) } else { options };
         let device = specs.first().and_then(|spec| spec.device);
-        let opened = Arc::new(open_session(&source, context, &options, device)?);
+        let held = HeldBytes::default();
+        let opened = Arc::new(open_session(&source, context, &options, device, &held)?);
         let mut ports = ports(opened.session());
         // The code below counts the inputs of `ports`, including those that were initializers, as values of a request.
         onnx::check(context, &mut ports)?;
         // For a file that is no graph, the library's error is better.
         let nodes = nodes?;
         let traits = Traits::new(&ports, &nodes, fragile(context, &nodes))?;
-        // A run on a device waits for the device's other work.
+        // A run on a device waits for the device's other work, so nothing bounds its time.
         Ok(Arc::new(OrtModel {
             traits,
             cost_bound: if on_host == specs.len() { onnx::cost_bound(&nodes, &ports) } else { CostBound::Unknown },
@@ -174,6 +207,7 @@ impl Runtime for OnnxRuntime {
             context: context.clone(),
             fenced: self.fenced,
             is_shared,
+            held,
             opened: Mutex::new(Some((device, opened))),
         }))
     }
@@ -182,8 +216,8 @@ impl Runtime for OnnxRuntime {
 /// The bytes or the file that sessions of a model are made of.
 struct Source {
     path: PathBuf,
-    /// Whether constants are in files beside it. The library finds these only if it opens the model's path: older
-    /// versions cannot be told their folder.
+    /// Whether constants are in files beside it. The library finds these only if it opens the model's path: older versions have no other way to set
+    /// their folder.
     has_external_files: bool,
 }
 
@@ -231,6 +265,8 @@ struct OrtModel {
     fenced: bool,
     /// Whether all instances on the host run one session.
     is_shared: bool,
+    /// The memory that all its sessions keep.
+    held: HeldBytes,
     /// The session with which the load read the graph, and its device. An instance that shares no session takes it.
     opened: Mutex<Option<(Option<u32>, Arc<SharedSession>)>>,
 }
@@ -247,7 +283,7 @@ impl OrtModel {
         if let Some((_, session)) = opened.take_if(|(of, _)| *of == device) {
             return Ok(session);
         }
-        let session = Arc::new(open_session(&self.source, &self.context, &self.options, device)?);
+        let session = Arc::new(open_session(&self.source, &self.context, &self.options, device, &self.held)?);
         if is_shared {
             *opened = Some((device, Arc::clone(&session)));
         }
@@ -261,11 +297,16 @@ impl Model for OrtModel {
     }
 
     fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
-        let seat = Seat::of(&self.session(spec.device)?);
+        let share = SessionShare::of(&self.session(spec.device)?);
         let batching = self.context.config.batches();
         let target = Target { device: spec.device, fenced: self.fenced };
-        let instance = OrtInstance::new(seat, &self.options, &self.ports, &self.traits, batching, target)?;
+        let options = shared(&self.context)?.options(&self.options, spec.device);
+        let instance = OrtInstance::new(share, &options, &self.ports, &self.traits, batching, target)?;
         Ok(Box::new(Joined::new(instance, batching).with_ragged(Ragged::of(&self.context.config))))
+    }
+
+    fn memory_usage(&self) -> Vec<MemoryUsage> {
+        self.held.report()
     }
 
     fn takes_device_memory(&self, spec: &InstanceSpec) -> DeviceAccess {
@@ -278,6 +319,7 @@ fn open_session(
     context: &LoadContext,
     options: &Options,
     device: Option<u32>,
+    held: &HeldBytes,
 ) -> Result<SharedSession, Status> {
     let shared = shared(context)?;
     let traps = SessionTraps::new(options.is_on_common_pool());
@@ -290,17 +332,19 @@ fn open_session(
         None => library_status(error),
         Some(device) => failure(library_status(error).message).status(&context.model, device),
     };
+    let options = shared.options(options, device);
     let builder = options.builder(&shared.environment, device, traps.pool_threads());
     let mut builder = builder.map_err(|error| status_of(&error, Failure::Provider))?;
     let (before, bytes) = (traps.count(), source.bytes(context)?);
     // Operators whose inputs are all constants are computed here.
-    let session = traps.counting(|| match &bytes {
+    let commit = || match &bytes {
         Some(bytes) => builder.commit_from_memory(bytes),
         None => builder.commit_from_file(&source.path),
-    })?;
+    };
+    let (session, bytes) = traps.counting(|| load_with_memory(commit))?;
     let session = session.map_err(|error| status_of(&error, Failure::Session))?;
     if traps.count() == before {
-        return Ok(SharedSession::new(session, traps));
+        return Ok(SharedSession::new(session, traps, held.add(bytes)));
     }
     Err(Status::internal(format!(
         "unable to load model '{}': its graph divides a constant integer by zero, or the smallest integer by -1",
@@ -309,16 +353,17 @@ fn open_session(
 }
 
 fn shared(context: &LoadContext) -> Result<&'static Shared, Status> {
-    // Two threads must not make it at the same time, which is an error in the library. So the lock of opening is taken.
-    let _making = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    // Two threads must not make the environment at the same time, which is an error in the library. So this takes the lock that `open` takes.
+    let making = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(shared) = ENVIRONMENT.get() {
         return Ok(shared);
     }
-    let made = make_environment(context).map_err(|e| library_status(&e))?;
+    let path = making.as_deref().ok_or_else(|| Status::internal("ONNX Runtime is not open"))?;
+    let made = make_environment(context, path).map_err(|e| library_status(&e))?;
     Ok(ENVIRONMENT.get_or_init(|| made))
 }
 
-fn make_environment(context: &LoadContext) -> Result<Shared, ort::Error> {
+fn make_environment(context: &LoadContext, path: &Path) -> Result<Shared, ort::Error> {
     let setting = |key: &str| context.settings.get(key).and_then(|text| text.trim().parse::<usize>().ok());
     let has_pool = setting("enable-global-threadpool") == Some(1);
     let mut builder = ort::init().with_name("nerite").with_telemetry(false);
@@ -334,31 +379,25 @@ fn make_environment(context: &LoadContext) -> Result<Shared, ort::Error> {
     let environment = builder.build()?;
     // The callers report errors to the client or the log. The library's own log would repeat them.
     environment.set_log_level(ort::logging::LogLevel::Fatal);
-    Ok(Shared { environment, has_pool })
+    let has_allocator = allocator::register(&environment, path)?;
+    if !has_allocator {
+        log::warn!("ONNX Runtime's memory has no bound: '{}' has no C++ library of its own", path.display());
+    }
+    Ok(Shared { environment, has_pool, has_allocator })
 }
 
 /// The version that the open library at `path` reports.
 fn version_of(path: &Path) -> Option<String> {
-    let name = CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: a C string; NOLOAD only finds what is already open and runs no initialiser.
-    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_NOW) };
-    if handle.is_null() {
-        return None;
-    }
-    // SAFETY: a handle from dlopen, kept open forever by `ort`, and a C string.
-    let symbol = unsafe { libc::dlsym(handle, c"OrtGetApiBase".as_ptr()) };
-    if symbol.is_null() {
-        return None;
-    }
+    let symbol = library::symbol(path, c"OrtGetApiBase")?;
     // SAFETY: the library's one documented entry point has this type.
     let get = unsafe {
-        std::mem::transmute::<*mut libc::c_void, extern "system" fn() -> *const ort::sys::OrtApiBase>(symbol)
+        std::mem::transmute::<NonNull<libc::c_void>, extern "system" fn() -> *const ort::sys::OrtApiBase>(symbol)
     };
-    // SAFETY: the entry point answers a table that lives as long as the library.
+    // SAFETY: the entry point returns a table that lives as long as the library.
     let base = unsafe { get().as_ref() }?;
     // SAFETY: a function of that table, without preconditions.
     let text = unsafe { (base.GetVersionString)() };
-    // SAFETY: it answers a constant C string of the library's.
+    // SAFETY: it returns a constant C string of the library's.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str().ok().map(str::to_owned)
 }

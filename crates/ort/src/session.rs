@@ -4,18 +4,18 @@ use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nerite_backend::onnx::{Nodes, Port, Ports, UntrustedInputs, snapshot};
+use nerite_backend::onnx::{Nodes, Ports, UntrustedInputs, snapshot};
 use nerite_backend::{Execute, StopGuard, Times, Work};
-use nerite_memory::{Buffer, Place, Reason, Slot};
-use nerite_request::{Code, Status};
-use nerite_tensor::{DataType, Name, Shape, Tensor, byte_size, element_count};
+use nerite_memory::{Buffer, Place, Reason, Slot, run_bytes_max, run_with_memory};
+use nerite_request::{Code, Status, Wanted};
+use nerite_tensor::{DataType, Shape, Tensor, byte_size, element_count};
 use ort::session::{NoSelectedOutputs, RunOptions};
 use ort::{AsPointer, sys};
 
 use crate::fence::Fence;
 use crate::fragile::Fragile;
 use crate::options::Options;
-use crate::seat::Seat;
+use crate::session_share::SessionShare;
 use crate::status::library_status;
 use crate::strings::{self, StringsFault};
 use crate::traps::no_such_number;
@@ -52,17 +52,26 @@ impl Traits {
 
 /// Runs a session, one run at a time. Other instances may run the same session.
 pub struct OrtInstance {
-    seat: Seat,
+    share: SessionShare,
     ports: Arc<Ports>,
     traits: Arc<Traits>,
     inputs: Vec<CString>,
     batching: bool,
     memory: Memory,
-    /// For runs whose tensors are not all on the host.
+    /// The fence for runs whose tensors are not all on the host.
     fence: Option<Fence>,
     /// Whether it waits for the device even if all tensors are on the host.
     fenced: bool,
     run_options: Arc<RunOptions<NoSelectedOutputs>>,
+    /// The bytes that a run may use.
+    bytes_max: usize,
+}
+
+/// An output that a run has to make: its index in the requests, and in the graph.
+#[derive(Clone, Copy)]
+struct WantedPort {
+    output: usize,
+    port: usize,
 }
 
 /// The memory that an output is computed into: the graph's output of this index, in this shape.
@@ -107,7 +116,7 @@ pub struct Target {
 impl OrtInstance {
     /// An instance on a session that was made for the device of `target`.
     pub fn new(
-        seat: Seat,
+        share: SessionShare,
         options: &Options,
         ports: &Arc<Ports>,
         traits: &Arc<Traits>,
@@ -115,13 +124,13 @@ impl OrtInstance {
         target: Target,
     ) -> Result<OrtInstance, Status> {
         let failed = |e: ort::Error| library_status(&e);
-        let fence = (target.fenced || target.device.is_some()).then(|| Fence::new(seat.session()));
+        let fence = (target.fenced || target.device.is_some()).then(|| Fence::new(share.session()));
         let mut run_options = RunOptions::new().map_err(failed)?;
         if let Some(devices) = &options.arena_shrinkage {
             run_options.set("memory.enable_memory_arena_shrinkage", devices).map_err(failed)?;
         }
         Ok(OrtInstance {
-            seat,
+            share,
             ports: Arc::clone(ports),
             traits: Arc::clone(traits),
             inputs: ports.inputs.iter().map(|port| c_name(&port.name)).collect::<Result<_, _>>()?,
@@ -130,6 +139,7 @@ impl OrtInstance {
             fence: fence.transpose().map_err(failed)?,
             fenced: target.fenced,
             run_options: Arc::new(run_options),
+            bytes_max: run_bytes_max(),
         })
     }
 
@@ -143,33 +153,32 @@ impl OrtInstance {
         })
     }
 
-    /// Allows runs with these options again.
+    /// Clears the flag that ends runs, so that these options can be used again.
     fn go_on(&self) -> Result<(), Status> {
         let options = self.run_options.ptr().cast_mut();
         // SAFETY: the options are alive; no run uses them, because `execute` has `&mut self`, and its guard is gone, so nobody sets the flag.
         done(unsafe { (ort::api().RunOptionsUnsetTerminate)(options) }).map_err(|error| library_status(&error))
     }
 
-    /// The indices of the graph's outputs that the work wants.
-    fn wanted(&self, work: &Work<'_>) -> Result<Vec<usize>, Status> {
-        let unknown = |name: &Name| Status::invalid(format!("the model has no output '{name}'"));
-        let wanted = work.wanted().iter().enumerate();
-        wanted.map(|(at, name)| self.ports.output_index(name, at).ok_or_else(|| unknown(name))).collect()
+    /// The outputs that the work wants.
+    fn wanted(&self, work: &Work<'_>) -> Result<Vec<WantedPort>, Status> {
+        let port = |(output, Wanted { name, .. }): (usize, &Wanted)| {
+            let port = self.ports.output_index(name, output);
+            let port = port.ok_or_else(|| Status::invalid(format!("the model has no output '{name}'")))?;
+            Ok(WantedPort { output, port })
+        };
+        work.wanted().indexed().map(port).collect()
     }
 
-    /// Memory for the outputs whose size is known in advance.
-    fn bind(&self, work: &mut Work<'_>, wanted: &[usize]) -> Result<Vec<Option<Bound>>, Status> {
-        wanted.iter().map(|index| self.bind_one(work, *index)).collect()
-    }
-
-    fn bind_one(&self, work: &mut Work<'_>, index: usize) -> Result<Option<Bound>, Status> {
-        let (port, output) = (&self.ports.outputs[index], &self.traits.outputs[index]);
+    /// Memory for an output whose size is known in advance.
+    fn bind(&self, work: &mut Work<'_>, wanted: WantedPort) -> Result<Option<Bound>, Status> {
+        let (port, output) = (&self.ports.outputs[wanted.port], &self.traits.outputs[wanted.port]);
         let Some(datatype) = port.datatype.filter(|d| *d != DataType::Bytes) else { return Ok(None) };
         if !output.bindable.load(Ordering::Relaxed) || self.traits.untrusted_inputs.contains(&port.name) {
             return Ok(None);
         }
         let Some(shape) = self.ports.output_shape(port, work.inputs(), self.batching) else { return Ok(None) };
-        let slot = work.slot_on(self.memory.device(), &port.name, datatype, &shape)?;
+        let slot = work.slot_on(self.memory.device(), wanted.output, datatype, &shape)?;
         Ok(slot.map(|slot| Bound { slot, shape, datatype }))
     }
 
@@ -196,7 +205,7 @@ impl OrtInstance {
         &mut self,
         feeds: &[Value<'_>],
         indices: &[usize],
-        wanted: &[usize],
+        wanted: &[WantedPort],
         bound: &mut [Option<Bound>],
     ) -> Result<Vec<Option<Value<'static>>>, RunFault> {
         let memory = &self.memory;
@@ -205,12 +214,12 @@ impl OrtInstance {
         let options = self.run_options.ptr();
         let input_names: Vec<_> = indices.iter().map(|index| self.inputs[*index].as_ptr()).collect();
         let inputs: Vec<*const sys::OrtValue> = feeds.iter().map(|value| value.as_ptr().cast_const()).collect();
-        let output_names: Vec<_> = wanted.iter().map(|index| self.traits.outputs[*index].name.as_ptr()).collect();
+        let output_names: Vec<_> = wanted.iter().map(|wanted| self.traits.outputs[wanted.port].name.as_ptr()).collect();
         let mut outputs: Vec<*mut sys::OrtValue> =
             places.iter().map(|place| place.as_ref().map_or(std::ptr::null_mut(), Value::as_ptr)).collect();
         let run = ort::api().Run;
-        let session = self.seat.session_ptr();
-        let traps = self.seat.traps();
+        let session = self.share.session_ptr();
+        let traps = self.share.traps();
         let before = traps.count();
         // SAFETY: the session and the options are alive. The library documents that several threads may run a session at a time; `&mut self` makes
         // this the only run with these options. Names and values are arrays of the lengths given, alive until the end of this function; a null
@@ -227,7 +236,7 @@ impl OrtInstance {
                 outputs.as_mut_ptr(),
             )
         };
-        let status = traps.counting(call).map_err(RunFault::Request)?;
+        let (status, refused) = traps.counting(|| run_with_memory(self.bytes_max, call)).map_err(RunFault::Request)?;
         let mut made = done(status).and_then(|()| {
             let made = outputs.into_iter().zip(&places).map(|(output, place)| match place {
                 None => Value::from_made(output).map(Some),
@@ -237,41 +246,51 @@ impl OrtInstance {
         });
         let away = feeds.iter().chain(places.iter().flatten()).any(Value::is_on_device);
         if let Some(fence) = self.fence.as_mut().filter(|_| away || self.fenced) {
-            let names = wanted.iter().map(|index| self.traits.outputs[*index].name.as_c_str());
+            let names = wanted.iter().map(|wanted| self.traits.outputs[wanted.port].name.as_c_str());
             let placed = names.zip(&places).filter_map(|(name, place)| Some((name, place.as_ref()?)));
-            // Also after a failed run, parts of which may still access the client's memory.
+            // This waits after a failed run too, parts of which may still access the client's memory.
             let waited = fence.wait(placed);
             made = made.and_then(|made| waited.map(|()| made));
         }
         if traps.count() != before {
             return Err(RunFault::Request(no_such_number()));
         }
-        made.map_err(RunFault::Library)
+        // The library may do without an allocation that was refused, and then the run has outputs.
+        made.map_err(|error| {
+            refused.map_or(RunFault::Library(error), |refused| RunFault::Request(Status::no_memory_to_compute(refused)))
+        })
     }
 
-    /// Puts the outputs of a run.
+    /// Passes the outputs of a run to `work`.
     fn put(
         &self,
         work: &mut Work<'_>,
-        wanted: &[usize],
+        wanted: &[WantedPort],
         bound: Vec<Option<Bound>>,
         made: Vec<Option<Value<'static>>>,
         feeds: &[Feed],
     ) -> Result<(), Status> {
-        for ((index, bound), made) in wanted.iter().zip(bound).zip(made) {
-            let port = &self.ports.outputs[*index];
+        for ((wanted, bound), made) in wanted.iter().zip(bound).zip(made) {
+            let port = &self.ports.outputs[wanted.port];
             match (bound, made) {
                 (Some(Bound { slot, shape, datatype }), _) => {
-                    work.put_slot(&port.name, datatype, &port.client_shape(&shape), slot)?;
+                    work.put_slot(wanted.output, datatype, &port.client_shape(&shape), slot)?;
                 }
-                (None, Some(made)) => self.put_made(work, port, made, feeds)?,
+                (None, Some(made)) => self.put_made(work, *wanted, made, feeds)?,
                 (None, None) => return Err(Status::internal(format!("output '{}' was not made", port.name))),
             }
         }
         Ok(())
     }
 
-    fn put_made(&self, work: &mut Work<'_>, port: &Port, made: Value<'static>, feeds: &[Feed]) -> Result<(), Status> {
+    fn put_made(
+        &self,
+        work: &mut Work<'_>,
+        wanted: WantedPort,
+        made: Value<'static>,
+        feeds: &[Feed],
+    ) -> Result<(), Status> {
+        let port = &self.ports.outputs[wanted.port];
         let failed = |e: ort::Error| library_status(&e);
         let (datatype, shape) = made.describe().map_err(failed)?;
         let datatype = datatype.ok_or_else(|| {
@@ -284,11 +303,11 @@ impl OrtInstance {
         let of_shape = |e: nerite_tensor::ShapeError| Status::internal(format!("output '{}': {e}", port.name));
         let client = port.client_shape(&shape);
         if let Some(size) = byte_size(datatype, &shape).map_err(of_shape)? {
-            let data = made.into_buffer(size, self.seat.session().inner()).map_err(failed)?;
+            let data = made.into_buffer(size, self.share.session().inner()).map_err(failed)?;
             // An input that is also an output is still the request's memory, which `data` does not keep alive.
             let borrowed = feeds.iter().any(|feed| overlap(&data, &feed.tensor.data));
             let data = if borrowed { data.try_private(Reason::OutputPlacement).map_err(no_memory)? } else { data };
-            work.put_buffer(&port.name, datatype, &client, data);
+            work.put_buffer(wanted.output, datatype, &client, data);
             return Ok(());
         }
         let count = element_count(&shape).map_err(of_shape)? as usize;
@@ -298,15 +317,15 @@ impl OrtInstance {
             StringsFault::NoMemory(refused) => no_memory(refused),
         })?;
         let bytes = bytes.private_bytes().expect("a heap slot is this process's own");
-        work.put_strings(&port.name, &client, strings::elements(bytes, &starts))
+        work.put_strings(wanted.output, &client, strings::elements(bytes, &starts))
     }
 
-    /// Clears the declared shapes that this run showed to be wrong.
-    fn learn(&self, wanted: &[usize], expected: &[Option<Shape>], made: &[Option<Value<'static>>]) {
-        for ((index, expected), made) in wanted.iter().zip(expected).zip(made) {
+    /// Notes which declared shapes were wrong in this run.
+    fn learn(&self, wanted: &[WantedPort], expected: &[Option<Shape>], made: &[Option<Value<'static>>]) {
+        for ((wanted, expected), made) in wanted.iter().zip(expected).zip(made) {
             let actual = made.as_ref().and_then(|made| made.describe().ok()).map(|(_, shape)| shape);
             if expected.is_some() && actual != *expected {
-                self.traits.outputs[*index].bindable.store(false, Ordering::Relaxed);
+                self.traits.outputs[wanted.port].bindable.store(false, Ordering::Relaxed);
             }
         }
     }
@@ -318,8 +337,9 @@ impl Execute for OrtInstance {
         let feeds = self.feeds(work)?;
         let indices: Vec<usize> = feeds.iter().map(|feed| feed.index).collect();
         let values = feeds.iter().map(|feed| feed.value(&self.memory)).collect::<Result<Vec<_>, _>>()?;
-        let mut bound = self.bind(work, &wanted)?;
-        times.input_ends();
+        let bound = wanted.iter().map(|wanted| self.bind(work, *wanted));
+        let mut bound = bound.collect::<Result<Vec<_>, _>>()?;
+        times.mark_input_end();
         let stopping = self.stopping(work);
         let mut result = self.run(&values, &indices, &wanted, &mut bound);
         let may_run_again = !stopping.is_stopped() && bound.iter().any(Option::is_some);
@@ -327,9 +347,9 @@ impl Execute for OrtInstance {
             // The reason may only be a wrong declared shape. Then the run is repeated, and the library allocates the
             // outputs.
             let expected: Vec<_> = bound.iter().map(|b| b.as_ref().map(|b| b.shape.clone())).collect();
-            for (index, bound) in wanted.iter().zip(&mut bound) {
+            for (wanted, bound) in wanted.iter().zip(&mut bound) {
                 if let Some(Bound { slot, .. }) = bound.take() {
-                    work.give_back(&self.ports.outputs[*index].name, slot);
+                    work.give_back(wanted.output, slot);
                 }
             }
             result = self.run(&values, &indices, &wanted, &mut bound);
@@ -337,12 +357,12 @@ impl Execute for OrtInstance {
                 self.learn(&wanted, &expected, made);
             }
         }
-        // Its clients may go until the watch ends. That sets the flag, and no later run would begin with it.
+        // Its clients may go until the watch ends, which sets the flag. It is then cleared, because otherwise no later run would begin.
         if stopping.end() {
             self.go_on()?;
             return Err(Status::new(Code::Cancelled, "every client of this run has gone; it was stopped"));
         }
-        times.infer_ends();
+        times.mark_infer_end();
         let made = result.map_err(RunFault::status)?;
         drop(values);
         self.put(work, &wanted, bound, made, &feeds)

@@ -11,10 +11,10 @@ use ort::{AsPointer, memory::Allocator};
 use crate::signature::to_sys;
 use crate::value::{Value, done};
 
-/// Memory of a string of the library beside its bytes. The bytes of a short string are within this.
+/// The memory that a string of the library takes beside its bytes. The bytes of a short string lie within it.
 const STRING_BYTES: usize = 64;
-/// For less than this no memory is reserved.
-const ROOM_BYTES_MIN: usize = 1 << 20;
+/// No memory is reserved for fewer bytes.
+const RESERVED_BYTES_MIN: usize = 1 << 20;
 
 /// Why strings could not be passed to the library, or read from it.
 pub enum StringsFault {
@@ -48,7 +48,7 @@ pub fn to_value(tensor: &Tensor, shape: &[i64]) -> Result<Value<'static>, String
         StringsError::NoMemory(refused) => StringsFault::NoMemory(refused),
         other => of_client(other.to_string()),
     })?;
-    let _reservation = room(extents.len().saturating_mul(STRING_BYTES).saturating_add(tensor.data.len()))?;
+    let _reservation = reserve(extents.len().saturating_mul(STRING_BYTES).saturating_add(tensor.data.len()))?;
     let allocator = Allocator::default();
     let mut out = std::ptr::null_mut();
     let create = ort::api().CreateTensorAsOrtValue;
@@ -60,17 +60,17 @@ pub fn to_value(tensor: &Tensor, shape: &[i64]) -> Result<Value<'static>, String
     done(status)?;
     let value = Value::from_made(out)?;
     for (index, extent) in extents.into_iter().enumerate() {
-        let mut room = std::ptr::null_mut();
+        let mut content = std::ptr::null_mut();
         let resize = ort::api().GetResizedStringTensorElementBuffer;
         // SAFETY: the value is a tensor of `expected` strings and `index` is below that.
-        done(unsafe { resize(value.as_ptr(), index, extent.len(), &raw mut room) })?;
-        if extent.is_empty() || room.is_null() {
+        done(unsafe { resize(value.as_ptr(), index, extent.len(), &raw mut content) })?;
+        if extent.is_empty() || content.is_null() {
             continue;
         }
-        // SAFETY: the call has just made the string `len` initialised bytes long and answered its first byte; nobody else
-        // has the value, so nobody moves the string before the next call.
-        let room = unsafe { std::slice::from_raw_parts_mut(room.cast::<u8>(), extent.len()) };
-        tensor.data.slice(extent).copy_to(room, Reason::Strings);
+        // SAFETY: the call has just made the string `len` initialised bytes long and returned the address of its first byte; nobody else has the
+        // value, so nobody moves the string before the next call.
+        let content = unsafe { std::slice::from_raw_parts_mut(content.cast::<u8>(), extent.len()) };
+        tensor.data.slice(extent).copy_to(content, Reason::Strings);
     }
     Ok(value)
 }
@@ -78,9 +78,9 @@ pub fn to_value(tensor: &Tensor, shape: &[i64]) -> Result<Value<'static>, String
 /// The bytes of all strings of a tensor of `count` of them, and where each starts.
 pub fn from_value(value: &Value<'static>, count: usize) -> Result<(Buffer, Vec<usize>), StringsFault> {
     let mut len = 0;
-    // SAFETY: the value is alive; the library answers an error if it is no tensor of strings.
+    // SAFETY: the value is alive; the library returns an error if it is no tensor of strings.
     done(unsafe { (ort::api().GetStringTensorDataLength)(value.as_ptr(), &raw mut len) })?;
-    let _reservation = room(count.saturating_mul(size_of::<usize>()))?;
+    let _reservation = reserve(count.saturating_mul(size_of::<usize>()))?;
     let (mut bytes, mut starts) = (Slot::try_heap(len)?, vec![0usize; count]);
     let content = ort::api().GetStringTensorContent;
     // SAFETY: slot and vector are writable for the lengths given; the library checks them against what the tensor has.
@@ -89,8 +89,8 @@ pub fn from_value(value: &Value<'static>, count: usize) -> Result<(Buffer, Vec<u
     Ok((bytes.filled().into_buffer(), starts))
 }
 
-fn room(bytes: usize) -> Result<MemoryReservation, NoMemory> {
-    if bytes < ROOM_BYTES_MIN { Ok(MemoryReservation::none()) } else { MemoryReservation::take(bytes) }
+fn reserve(bytes: usize) -> Result<MemoryReservation, NoMemory> {
+    if bytes < RESERVED_BYTES_MIN { Ok(MemoryReservation::none()) } else { MemoryReservation::take(bytes) }
 }
 
 /// The elements that `from_value` found.

@@ -6,11 +6,11 @@
 //!  threads of the session's pool ─► pool ──┘
 //! ```
 //!
-//! A session computes on the thread that calls it and on those of its pool. We start the pool's threads, so each of
-//! them counts divisions for its session ([`nerite_guard::count_traps`]). The count of the calling thread belongs to
-//! its own run. The count of a pool's thread belongs to the only run in the session, because several run in one session
-//! only if its graph does not divide ([`crate::seat`]). The same holds for the pool that sessions of several models
-//! share (`enable-global-threadpool`). If one of its threads still divides without a result, all runs that use it fail.
+//! A session computes on the thread that calls it and on those of its pool. The server starts the pool's threads, so each of them counts divisions
+//! for its session ([`nerite_guard::count_traps`]). The count of the calling thread belongs to its own run. The count of a pool's thread belongs to
+//! the only run in the session, because several runs share a session only if its graph does not divide integers ([`crate::session_share`]). The same
+//! holds for the pool that sessions of several models share (`enable-global-threadpool`). If one of its threads still divides without a result, all
+//! runs that use it fail.
 
 use std::sync::mpsc::channel;
 use std::sync::{Arc, LazyLock};
@@ -50,12 +50,12 @@ impl SessionTraps {
         PoolThreads(Arc::clone(&self.pool))
     }
 
-    /// The number of divisions so far.
+    /// The number of divisions without a result so far.
     pub fn count(&self) -> usize {
         self.own.count().wrapping_add(self.pool.count())
     }
 
-    /// Makes a call to the session. An error says that it was not made.
+    /// Makes a call to the session, and counts the divisions without a result on this thread. Err: the call was not made.
     pub fn counting<R>(&self, call: impl FnOnce() -> R) -> Result<R, Status> {
         count_traps(&self.own, call).map_err(|Errno(_)| Status::unavailable(too_many_threads()))
     }
@@ -65,7 +65,7 @@ impl SessionTraps {
 pub struct PoolThreads(Arc<Traps>);
 
 impl PoolThreads {
-    /// For the pool that all sessions share.
+    /// The threads of the pool that all sessions share.
     pub fn shared() -> PoolThreads {
         PoolThreads(Arc::clone(&SHARED_POOL))
     }
@@ -78,7 +78,7 @@ impl ThreadManager for PoolThreads {
         let traps = Arc::clone(&self.0);
         let (sender, started) = channel();
         let serve = move || {
-            // If the thread cannot be counted, the library gets an error in place of the thread.
+            // If the divisions of the thread cannot be counted, the library gets an error in place of the thread.
             let _ = count_traps(&traps, move || {
                 if sender.send(()).is_ok() {
                     work();

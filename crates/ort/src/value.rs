@@ -1,14 +1,13 @@
 //! How are tensors passed to ONNX Runtime and read from it?
 //!
-//! A [`Value`] is the library's handle of a tensor. Over our memory it borrows that memory, so that the compiler keeps
-//! it alive and unmoved for as long as the library may access it. A value that the library made owns its memory and can
-//! become a [`Buffer`] without a copy.
+//! A [`Value`] is the library's handle of a tensor. A value over our memory borrows that memory, so that the compiler keeps it alive and unmoved for
+//! as long as the library may access it. A value that the library made owns its memory and can become a [`Buffer`] without a copy.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use nerite_memory::{Access, Buffer, Keep, Place, Slot};
+use nerite_memory::{Access, Buffer, MemoryOwner, Place, Slot};
 use nerite_tensor::{DataType, Shape};
 use ort::memory::{AllocationDevice, AllocatorType, MemoryInfo, MemoryType};
 use ort::session::SharedSessionInner;
@@ -124,9 +123,9 @@ impl<'a> Value<'a> {
     /// Whether the tensor lies on this host.
     fn is_on_host(&self) -> Result<bool, ort::Error> {
         let mut info = std::ptr::null();
-        // SAFETY: the value is alive; the library answers an error if it is no tensor. What it answers lives as long as the value.
+        // SAFETY: the value is alive; the library returns an error if it is no tensor. What it returns lives as long as the value.
         done(unsafe { (ort::api().GetTensorMemoryInfo)(self.ptr.as_ptr(), &raw mut info) })?;
-        // A number, not the enum: a library newer than the bindings may answer one that the enum does not have.
+        // A number and not the enum, because a library newer than the bindings may return one that the enum does not have.
         let mut number = -1i32;
         // SAFETY: `info` lives as long as the value; the enum is `repr(i32)`, so its place is one of an i32.
         unsafe { (ort::api().MemoryInfoGetDeviceType)(info, (&raw mut number).cast()) };
@@ -156,10 +155,10 @@ impl Value<'static> {
     /// Datatype and shape. The datatype is `None` if no response can have it. A value that is no tensor is an error.
     pub fn describe(&self) -> Result<(Option<DataType>, Shape), ort::Error> {
         let mut info = std::ptr::null_mut();
-        // SAFETY: the value is alive; the library answers an error if it is no tensor.
+        // SAFETY: the value is alive; the library returns an error if it is no tensor.
         done(unsafe { (ort::api().GetTensorTypeAndShape)(self.ptr.as_ptr(), &raw mut info) })?;
         let info = TypeAndShape(info);
-        // A number, not the enum: a library newer than the bindings may answer one that the enum does not have.
+        // A number and not the enum, because a library newer than the bindings may return one that the enum does not have.
         let mut number = 0i32;
         // SAFETY: `info` is alive; the enum is `repr(i32)`, so its place is one of an i32.
         done(unsafe { (ort::api().GetTensorElementType)(info.0, (&raw mut number).cast()) })?;
@@ -167,7 +166,7 @@ impl Value<'static> {
         // SAFETY: `info` is alive, `rank` is a place for one count.
         done(unsafe { (ort::api().GetDimensionsCount)(info.0, &raw mut rank) })?;
         let mut shape = Shape::from_elem(0, rank);
-        // SAFETY: `info` is alive, `shape` has room for the `rank` dimensions asked for.
+        // SAFETY: `info` is alive, `shape` has room for the `rank` dimensions that are requested.
         done(unsafe { (ort::api().GetDimensions)(info.0, shape.as_mut_ptr(), rank) })?;
         let datatype = DataType::ALL.into_iter().find(|datatype| to_sys(*datatype) as i32 == number);
         Ok((datatype, shape))
@@ -180,12 +179,12 @@ impl Value<'static> {
             return Err(ort::Error::new("the library left a tensor on a device that was asked for on the host"));
         }
         let mut data = std::ptr::null_mut();
-        // SAFETY: the value is alive; the library answers an error if it is no tensor of numbers.
+        // SAFETY: the value is alive; the library returns an error if it is no tensor of numbers.
         done(unsafe { (ort::api().GetTensorMutableData)(self.ptr.as_ptr(), &raw mut data) })?;
         let Some(data) = NonNull::new(data.cast::<u8>()).filter(|_| len > 0) else { return Ok(Buffer::empty()) };
-        let keep: Arc<dyn Keep> = Arc::new(Made { _value: self, bytes: len, _session: session });
-        // SAFETY: the tensor is on this host (asked above) and has `len` bytes (the caller computed them from its own shape and datatype), all computed by
-        // the run that made it; `keep` owns the tensor; nobody else has the handle, so nobody writes.
+        let keep: Arc<dyn MemoryOwner> = Arc::new(Made { _value: self, bytes: len, _session: session });
+        // SAFETY: the tensor is on this host (checked above) and has `len` bytes (the caller computed them from its own shape and datatype), all
+        // computed by the run that made it; `keep` owns the tensor; nobody else has the handle, so nobody writes.
         Ok(unsafe { Buffer::from_raw(data, len, Place::Host, Access::Private, keep) })
     }
 }
@@ -204,7 +203,7 @@ struct Made {
     _session: Arc<SharedSessionInner>,
 }
 
-impl Keep for Made {
+impl MemoryOwner for Made {
     fn held_bytes(&self) -> Option<usize> {
         Some(self.bytes)
     }
@@ -232,7 +231,7 @@ mod tests {
     use crate::{OnnxRuntime, find_library};
 
     struct Nothing;
-    impl Keep for Nothing {}
+    impl MemoryOwner for Nothing {}
 
     #[test]
     fn the_library_is_told_where_a_tensor_lies() {
@@ -247,7 +246,7 @@ mod tests {
         ] {
             let (mut bytes, keep) = ([0u8; 8], Arc::new(Nothing));
             let at = NonNull::new(bytes.as_mut_ptr()).unwrap();
-            // SAFETY: eight bytes that outlive the buffer, which nobody reads where it says they are elsewhere.
+            // SAFETY: eight bytes that outlive the buffer. If the buffer says that they lie elsewhere, nobody reads them.
             let buffer = unsafe { Buffer::from_raw(at, 8, place, Access::Shared, keep) };
             let value = Value::over(&memory, &buffer, DataType::Int64, &[1]);
             let found = value.ok().map(|value| value.is_on_host().unwrap());

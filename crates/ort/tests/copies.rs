@@ -10,7 +10,7 @@ use nerite_backend::conformance::context;
 use nerite_backend::{Batch, Instance, InstanceSpec, Job, ModelVersion, NoMeter, Runtime};
 use nerite_memory::{Access, Block, Buffer, Extent, Place, Reason, Slot, copied_bytes};
 use nerite_ort::{OnnxRuntime, find_library};
-use nerite_request::{AdmittedRequest, Cancel, InferResponse, Parameters, Recycled, Reply, Sequence, Status, Wanted};
+use nerite_request::{AdmittedRequest, InferResponse, Recycled, Reply, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 type Seen = Arc<Mutex<Vec<Result<Recycled<InferResponse>, Status>>>>;
@@ -24,7 +24,6 @@ fn job(seen: &Seen, rows: i64, inputs: [Buffer; 2], slots: [Option<Slot>; 2]) ->
         data,
     };
     let request = AdmittedRequest {
-        id: String::new().into(),
         rows: rows as u32,
         inputs: inputs.into_iter().enumerate().map(tensor).collect(),
         wanted: slots
@@ -32,12 +31,7 @@ fn job(seen: &Seen, rows: i64, inputs: [Buffer; 2], slots: [Option<Slot>; 2]) ->
             .enumerate()
             .map(|(i, slot)| Wanted { name: format!("OUTPUT{i}").into(), slot })
             .collect(),
-        priority: 0,
-        timeout_us: 0,
-        sequence: Sequence::default(),
-        parameters: Parameters::new(),
-        cancel: Cancel::new(),
-        reply: Reply::new(move |response| seen.lock().unwrap().push(response.into_content().unwrap())),
+        ..AdmittedRequest::new(Reply::new(move |response| seen.lock().unwrap().push(response.into_content().unwrap())))
     };
     Job::new(request, ModelVersion::unmetered("simple").begin(), 1)
 }
@@ -90,16 +84,11 @@ fn indices_are_copied_from_where_a_client_may_change_them(runtime: &OnnxRuntime)
         let tensor = Tensor { name: "rows".into(), datatype: DataType::Int32, shape: Shape::from_slice(&[1, 1]), data };
         let into = Arc::clone(&seen);
         let request = AdmittedRequest {
-            id: String::new().into(),
-            rows: 1,
             inputs: vec![tensor].into(),
             wanted: vec![Wanted { name: "picked".into(), slot: None }].into(),
-            priority: 0,
-            timeout_us: 0,
-            sequence: Sequence::default(),
-            parameters: Parameters::new(),
-            cancel: Cancel::new(),
-            reply: Reply::new(move |response| into.lock().unwrap().push(response.into_content().unwrap())),
+            ..AdmittedRequest::new(Reply::new(move |response| {
+                into.lock().unwrap().push(response.into_content().unwrap());
+            }))
         };
         let jobs = vec![Job::new(request, ModelVersion::unmetered("pick").begin(), 1)];
         assert_eq!(copied_while(|| run(&mut *instance, jobs)), expected);
@@ -143,6 +132,15 @@ fn nothing_is_copied_that_lies_right(runtime: &OnnxRuntime) {
     let jobs = vec![job(&seen, 1, part(0), [None, None]), job(&seen, 1, part(64), [None, None])];
     let batched = copied_while(|| run(&mut *instance, jobs));
     assert_eq!(batched, [], "a batch whose rows lie end to end, answered inline");
+
+    // The second job's rows of each output follow those of the first one after this gap.
+    for (gap, expected) in [(0, vec![]), (4, vec![("batch_scatter", 256)])] {
+        let memory = Arc::new(Block::new(512));
+        let slots = |at: usize| [at, 256 + at].map(|at| Some(over(&memory, at, 64)));
+        let jobs = vec![job(&seen, 1, part(0), slots(0)), job(&seen, 1, part(64), slots(64 + gap))];
+        let placed = copied_while(|| run(&mut *instance, jobs));
+        assert_eq!(placed, expected, "{gap} bytes between the rows of an output");
+    }
 
     let apart =
         || vec![job(&seen, 1, [rows(1), rows(1)], [None, None]), job(&seen, 1, [rows(1), rows(1)], [slot(), slot()])];

@@ -10,7 +10,7 @@ use nerite_backend::{InstanceSpec, LoadContext, Runtime};
 use nerite_guard::DIVISIONS_TRAP;
 use nerite_memory::{Buffer, Slot};
 use nerite_ort::{OnnxRuntime, OpenError, find_library};
-use nerite_request::{InferResponse, Recycled, Status, Wanted};
+use nerite_request::{Code, InferResponse, Recycled, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor, strings};
 
 fn runtime() -> Option<OnnxRuntime> {
@@ -91,6 +91,28 @@ fn simple_case(rows: i64, seed: i32) -> Case {
     Case {
         inputs: vec![of("INPUT0", a), of("INPUT1", b)],
         outputs: vec![of("OUTPUT0", sum), of("OUTPUT1", difference)],
+    }
+}
+
+#[test]
+fn a_request_for_more_memory_than_there_is_fails_alone() {
+    for runtime in runtimes() {
+        let model = runtime.load(&loading(&runtime, "outer", 0)).unwrap();
+        let mut instance = model.instance(&InstanceSpec::default()).unwrap();
+        let mut infer = |count: i64| {
+            let x = floats("x", &[count], &vec![1.0; usize::try_from(count).unwrap()]);
+            let wanted = vec![Wanted { name: "y".into(), slot: None }];
+            conformance::infer(vec![x], wanted, |batch| instance.run(batch))
+        };
+        for _ in 0..20 {
+            let error = infer(400_000).unwrap_err();
+            assert_eq!(error.code, Code::InvalidArg, "{error}");
+            for part in ["what the model computes", "asked for 640000000", "send a smaller request"] {
+                assert!(error.message.contains(part), "{error}");
+            }
+            let [sum] = &infer(100).unwrap().outputs[..] else { panic!("no sum") };
+            assert_eq!(sum.data.private_bytes(), Some(&10_000f32.to_le_bytes()[..]));
+        }
     }
 }
 

@@ -34,8 +34,9 @@ function kindsOf(datatype, dims) {
   return [...kinds, "file"];
 }
 
-// The fields for one input. `dims` is its shape without the batch. `changed` is called when a drawing is done.
-export function inputEditor({ name, datatype, dims, changed }) {
+// The fields for one input. `dims` is its shape without the batch. An optional input is left out until it is asked for, as the model's author lets
+// clients do. `changed` is called when a drawing is done.
+export function inputEditor({ name, datatype, dims, isOptional, changed }) {
   const kinds = kindsOf(datatype, dims);
   const place = el("div");
   const made = new Map();
@@ -51,9 +52,12 @@ export function inputEditor({ name, datatype, dims, changed }) {
 
   choose(kinds[0]);
   const shape = dims.map((dim) => (dim < 0 ? "any" : dim)).join(" × ");
-  const node = el("fieldset", {}, el("legend", {}, name, " ", el("span", { class: "mono", text: `${datatype} ${shape}` })),
-    el("div", { class: "kinds", role: "group", "aria-label": `How to give ${name}` }, buttons), place);
-  return { node, tensor: () => current.tensor() };
+  const fields = el("div", { hidden: isOptional }, el("div", { class: "kinds", role: "group", "aria-label": `How to give ${name}` }, buttons), place);
+  const isGiven = el("input", { type: "checkbox", id: freshId(), on: { change: () => { fields.hidden = !isGiven.checked; } } });
+  isGiven.checked = !isOptional;
+  const choice = isOptional ? el("label", { class: "check given", for: isGiven.id }, isGiven, `Send ${name}, which is optional`) : null;
+  const node = el("fieldset", {}, el("legend", {}, name, " ", el("span", { class: "mono", text: `${datatype} ${shape}` })), choice, fields);
+  return { node, isGiven: () => isGiven.checked, tensor: () => current.tensor() };
 }
 
 const EDITORS = { draw, image, text, json, file, made: generated };
@@ -62,9 +66,14 @@ function plain(dims, values) {
   return resolve(dims, values.length, []);
 }
 
+// Whether the picture is as one of scikit-learn's digits, whose values are from 0 to 16.
+function isDigits(datatype, { rows, columns }) {
+  return isReal(datatype) && rows === 8 && columns === 8;
+}
+
 // The values of white and black.
 function defaultInk(datatype, side) {
-  if (isReal(datatype) && side === 8) return 16;
+  if (isDigits(datatype, { rows: side, columns: side })) return 16;
   return datatype === "UINT8" && side !== 32 ? 255 : 1;
 }
 
@@ -176,6 +185,7 @@ function shrunk(pixels, side) {
 const SCALES = {
   "0 to 1": (value) => value / 255,
   "0 to 255": (value) => value,
+  "0 to 16": (value) => value / 255 * 16,
   "−1 to 1": (value) => value / 127.5 - 1,
   "ImageNet mean and deviation": (value, channel) => (value / 255 - [0.485, 0.456, 0.406][channel % 3]) / [0.229, 0.224, 0.225][channel % 3],
 };
@@ -186,7 +196,7 @@ function image({ name, datatype, dims }) {
   const field = el("input", { type: "file", accept: "image/*", "aria-label": `Picture for ${name}`, on: { change: () => take(field.files[0]) } });
   const names = Object.keys(SCALES);
   const scale = el("select", { id: freshId() }, names.map((one) => el("option", { text: one, value: one })));
-  scale.value = datatype === "UINT8" ? names[1] : names[0];
+  scale.value = isDigits(datatype, picture) ? names[2] : datatype === "UINT8" ? names[1] : names[0];
   const fault = el("div");
   let pixels = null;
 

@@ -1,10 +1,11 @@
 // Which models exist, what is their state, and what can be done with them?
 
 import { badge, el, micros, number, show, table } from "./dom.js";
+import { exactJson } from "./json.js";
 import { field, label } from "./metrics.js";
 import { plot } from "./plots.js";
 import * as server from "./server.js";
-import { tryIt } from "./tryit.js";
+import { optionalInputs, tryIt } from "./tryit.js";
 
 const STATES = { READY: "good", LOADING: "warn", UNLOADING: "warn", UNAVAILABLE: "bad" };
 const linkTo = (identifier) => `#/models/${encodeURIComponent(identifier)}`;
@@ -145,9 +146,9 @@ export function modelPage(state, name) {
     if (isGone || shown !== version) return;
     body.replaceChildren(
       tryIt(name, metadata, config),
-      el("div", { class: "columns" }, el("div", { class: "tried" }, tensors("Inputs", metadata.inputs), tensors("Outputs", metadata.outputs)), facts(config)),
+      el("div", { class: "columns" }, el("div", { class: "tried" }, tensors("Inputs", metadata.inputs, optionalInputs(config)), tensors("Outputs", metadata.outputs)), facts(config)),
       el("section", { class: "card" }, el("details", {}, el("summary", { text: "Configuration in force" }),
-        el("pre", { class: "config", tabIndex: 0, text: JSON.stringify(config, null, 2) }))));
+        el("pre", { class: "config", tabIndex: 0, text: exactJson(config, "\n") }))));
   }
 
   return {
@@ -188,8 +189,8 @@ export function modelPage(state, name) {
   };
 }
 
-function tensors(title, all) {
-  const rows = all.map(({ name, datatype, shape }) => [el("span", { class: "mono", text: name }), datatype, el("span", { class: "mono", text: `[${shape.map((dim) => (dim < 0 ? "any" : dim)).join(", ")}]` })]);
+function tensors(title, all, optional = new Set()) {
+  const rows = all.map(({ name, datatype, shape }) => [el("span", { class: "mono", text: name }), optional.has(name) ? `${datatype}, optional` : datatype, el("span", { class: "mono", text: `[${shape.map((dim) => (dim < 0 ? "any" : dim)).join(", ")}]` })]);
   return el("section", { class: "card" }, el("h2", { text: title }), table(title, [["Name"], ["Type"], ["Shape"]], rows));
 }
 

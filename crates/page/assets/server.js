@@ -1,5 +1,7 @@
 // How are requests sent to the server?
 
+import { exactJson, exactParse } from "./json.js";
+
 // Headers that the operator requires for calls. They are kept as long as this tab is open, and are sent to this server only.
 const KEYS = "nerite-keys";
 // The header of a token, where the operator asks for tokens.
@@ -56,7 +58,7 @@ export const metrics = async () => (await ask("/metrics")).text();
 const modelPath = (name, version) => `/ui/api/v2/models/${segment(name)}${version ? `/versions/${segment(version)}` : ""}`;
 
 export const metadata = async (name, version) => (await ask(modelPath(name, version))).json();
-export const config = async (name, version) => (await ask(`${modelPath(name, version)}/config`)).json();
+export const config = async (name, version) => exactParse(await (await ask(`${modelPath(name, version)}/config`)).text());
 
 function post(path, body, headers) {
   return ask(path, { method: "POST", body, headers });
@@ -68,7 +70,7 @@ export async function change(name, verb) {
 
 // An inference: JSON first, then the bytes of the tensors. Returns both parts of the answer, and the time of their arrival.
 export async function infer(name, version, head, parts, token) {
-  const text = new TextEncoder().encode(JSON.stringify(head));
+  const text = new TextEncoder().encode(exactJson(head));
   const begun = performance.now();
   const response = await post(`${modelPath(name, version)}/infer`, new Blob([text, ...parts]), {
     "Content-Type": "application/octet-stream",
@@ -79,14 +81,14 @@ export async function infer(name, version, head, parts, token) {
   const all = new Uint8Array(await response.arrayBuffer());
   const ended = performance.now();
   const length = Number(response.headers.get("inference-header-content-length") || all.length);
-  const answer = JSON.parse(new TextDecoder().decode(all.subarray(0, length)));
+  const answer = exactParse(new TextDecoder().decode(all.subarray(0, length)));
   return { answer, tail: all.subarray(length), answeredMs: answered - begun, totalMs: ended - begun };
 }
 
 // The responses of a decoupled model, as they come. `each` is called with one object for each.
 export async function stream(name, version, body, token, each) {
   const begun = performance.now();
-  const response = await post(`${modelPath(name, version)}/generate_stream`, JSON.stringify(body), {
+  const response = await post(`${modelPath(name, version)}/generate_stream`, exactJson(body), {
     "Content-Type": "application/json",
     "nerite-page-trace": token,
   });
@@ -96,7 +98,7 @@ export async function stream(name, version, body, token, each) {
     if (done) return { totalMs: performance.now() - begun };
     const events = (rest + value).split("\n\n");
     rest = events.pop();
-    for (const event of events) if (event.startsWith("data:")) each(JSON.parse(event.slice(5)));
+    for (const event of events) if (event.startsWith("data:")) each(exactParse(event.slice(5)));
   }
 }
 

@@ -1,5 +1,7 @@
 // How are the elements of a tensor converted to and from bytes?
 
+import { exactParse } from "./json.js";
+
 const ARRAYS = {
   BOOL: Uint8Array, UINT8: Uint8Array, INT8: Int8Array, UINT16: Uint16Array, INT16: Int16Array, UINT32: Uint32Array, INT32: Int32Array,
   UINT64: BigUint64Array, INT64: BigInt64Array, FP32: Float32Array, FP64: Float64Array, FP16: Uint16Array, BF16: Uint16Array,
@@ -54,6 +56,7 @@ function element(datatype, value) {
     throw new Error(`${JSON.stringify(value)} is no truth value: write true or false`);
   }
   if (isWide(datatype)) {
+    if (typeof value !== "bigint" && !Number.isInteger(value)) throw new Error(`${JSON.stringify(value)} is no integer`);
     const number = BigInt(value);
     const fits = datatype === "INT64" ? BigInt.asIntN(64, number) : BigInt.asUintN(64, number);
     if (fits !== number) throw new Error(`${number} does not fit ${datatype}`);
@@ -117,10 +120,9 @@ function decodeTexts(data) {
 
 // Parses JSON: its elements in order, and the shape of its brackets.
 export function parse(datatype, text) {
-  const exact = isWide(datatype) ? text.replace(/-?\d+/g, (digits) => `"${digits}"`) : text;
   let value;
   try {
-    value = JSON.parse(exact);
+    value = isWide(datatype) ? exactParse(text) : JSON.parse(text);
   } catch (error) {
     throw new Error(`this is no JSON: ${error.message}`);
   }
@@ -128,6 +130,8 @@ export function parse(datatype, text) {
   const shape = [];
   for (let inner = value; Array.isArray(inner); inner = inner[0]) shape.push(inner.length);
   const values = value.flat(Infinity);
+  // JSON has no infinity. It is a number that is too large for a double.
+  if (values.some((each) => each === Infinity || each === -Infinity)) throw new Error("a number of this array is too large");
   if (values.length !== shape.reduce((product, dim) => product * dim, 1)) throw new Error("rows of this array differ in length");
   return { values, shape };
 }

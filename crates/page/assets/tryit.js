@@ -2,14 +2,18 @@
 
 import { el, freshId, micros, number } from "./dom.js";
 import { inputEditor, pictureOf } from "./inputs.js";
+import { exactJson, exactParse } from "./json.js";
 import { bars } from "./plots.js";
 import * as server from "./server.js";
-import { decode, isReal } from "./tensors.js";
+import { decode, isReal, isWide } from "./tensors.js";
 import { waterfall } from "./waterfall.js";
 
 const VALUES_MAX = 256;
 const TOP = 10;
 const RESPONSES_MAX = 200;
+
+// The names of the inputs that a request may leave out.
+export const optionalInputs = (config) => new Set((config.input || []).filter((one) => one.optional).map((one) => one.name));
 
 export function tryIt(name, metadata, config) {
   const batches = config.max_batch_size > 0;
@@ -20,8 +24,10 @@ export function tryIt(name, metadata, config) {
   const isDecoupled = Boolean(config.model_transaction_policy?.decoupled);
   let isBusy = false;
   let again = false;
+  const optional = optionalInputs(config);
+  const changed = () => (metadata.inputs.length === 1 ? go() : null);
   const editors = metadata.inputs.map(({ name: input, datatype, shape }) => ({
-    name: input, datatype, ...inputEditor({ name: input, datatype, dims: withoutBatch(shape), changed: () => (metadata.inputs.length === 1 ? go() : null) }),
+    name: input, datatype, ...inputEditor({ name: input, datatype, dims: withoutBatch(shape), isOptional: optional.has(input), changed }),
   }));
   const parameters = el("textarea", { class: "mono", id: freshId(), placeholder: '{"priority": 1}', spellcheck: false });
   const form = el("form", { on: { submit: (event) => { event.preventDefault(); go(); } } },
@@ -38,6 +44,8 @@ export function tryIt(name, metadata, config) {
       else await ask();
     } catch (error) {
       result.replaceChildren(el("p", { class: "error", text: error.message }));
+      // It showed an earlier request.
+      fall.replaceChildren();
     }
     isBusy = false;
     run.disabled = false;
@@ -45,13 +53,13 @@ export function tryIt(name, metadata, config) {
   }
 
   function tensors() {
-    return editors.map((editor) => {
+    return editors.filter((editor) => editor.isGiven()).map((editor) => {
       const { shape, data, values } = editor.tensor();
       return { name: editor.name, datatype: editor.datatype, shape: batches ? [1, ...shape] : shape, data, values };
     });
   }
 
-  const given = () => (parameters.value.trim() ? JSON.parse(parameters.value) : {});
+  const given = () => (parameters.value.trim() ? exactParse(parameters.value) : {});
 
   async function ask() {
     const inputs = tensors();
@@ -75,9 +83,11 @@ export function tryIt(name, metadata, config) {
 
   async function askForMany() {
     const body = { ...given() };
-    for (const { name: input, values, shape } of tensors()) {
+    for (const { name: input, datatype, values, shape } of tensors()) {
       if (!values) throw new Error(`a model that answers several times takes its inputs here as text or JSON, and ${input} is neither`);
-      body[input] = values.length === 1 && shape.every((dim) => dim === 1) ? values[0] : values.map((value) => (typeof value === "bigint" ? Number(value) : value));
+      // Integers of 64 bits are kept as their digits.
+      const exact = isWide(datatype) ? values.map(BigInt) : values;
+      body[input] = exact.length === 1 && shape.every((dim) => dim === 1) ? exact[0] : exact;
     }
     const token = server.freshToken();
     const list = el("ol");
@@ -85,7 +95,7 @@ export function tryIt(name, metadata, config) {
     let count = 0;
     const { totalMs } = await server.stream(name, "", body, token, ({ model_name: _name, model_version: _version, ...outputs }) => {
       count += 1;
-      if (count <= RESPONSES_MAX) list.append(el("li", {}, el("code", { text: JSON.stringify(outputs) })));
+      if (count <= RESPONSES_MAX) list.append(el("li", {}, el("code", { text: exactJson(outputs) })));
     });
     result.prepend(el("p", { class: "hint", text: `${count} responses in ${micros(totalMs * 1000)}.` }));
     fall.replaceChildren(waterfall(await server.trace(token), totalMs));
@@ -166,7 +176,7 @@ function picture(dims, datatype, values) {
 }
 
 function listed(datatype, values) {
-  const shown = Array.from(values.slice(0, VALUES_MAX), (value) => (isReal(datatype) ? String(Number(value.toPrecision(7))) : String(value)));
+  const shown = Array.from(values.slice(0, VALUES_MAX), (value) => (isReal(datatype) && datatype !== "FP64" ? String(Number(value.toPrecision(7))) : String(value)));
   const text = shown.join(datatype === "BYTES" ? "\n" : "  ");
   const more = values.length > VALUES_MAX ? el("p", { class: "hint", text: `and ${number(values.length - VALUES_MAX)} more` }) : null;
   return [el("pre", { class: "values", tabIndex: 0, text }), more];

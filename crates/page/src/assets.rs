@@ -25,13 +25,14 @@ macro_rules! assets {
 }
 
 /// All files of the page; the first is the page itself.
-static ASSETS: [Asset; 16] = assets! {
+static ASSETS: [Asset; 17] = assets! {
     HTML "index.html";
     CSS "style.css";
     PICTURE "icon.svg";
     SCRIPT "main.js";
     SCRIPT "dom.js";
     SCRIPT "server.js";
+    SCRIPT "json.js";
     SCRIPT "metrics.js";
     SCRIPT "plots.js";
     SCRIPT "overview.js";

@@ -32,7 +32,7 @@ pub fn write(api: &Api, sessions: Option<&Inspector>) -> Result<Vec<u8>, Status>
             pools: Some(operator.pools()),
             ..Seen::default()
         },
-        None => Seen { regions: own_regions(api)?, ..Seen::default() },
+        None => Seen { regions: api.region_views(REGIONS_MAX + 1)?, ..Seen::default() },
     };
     if let Some(inspector) = sessions {
         seen.regions.extend(inspector.regions(peer, REGIONS_MAX + 1));
@@ -46,27 +46,6 @@ pub fn write(api: &Api, sessions: Option<&Inspector>) -> Result<Vec<u8>, Status>
 fn operator_of(api: &Api) -> Option<Operator> {
     let own = Peer::own().uid()?;
     api.operator(api.peer().uid()?, own).ok()
-}
-
-/// The regions that the status calls of HTTP and gRPC list for the visitor.
-fn own_regions(api: &Api) -> Result<Vec<RegionView>, Status> {
-    let system = api.system_status("")?.into_iter().map(|region| RegionView {
-        name: region.name,
-        origin: RegionOrigin::System { key: region.key, offset: region.offset },
-        byte_size: region.byte_size,
-        registered: true,
-        ..RegionView::default()
-    });
-    let mut regions: Vec<_> = system.take(REGIONS_MAX + 1).collect();
-    let cuda = api.cuda_status("")?.into_iter().map(|region| RegionView {
-        name: region.name,
-        origin: RegionOrigin::Cuda { device_id: region.device_id },
-        byte_size: region.byte_size,
-        registered: true,
-        ..RegionView::default()
-    });
-    regions.extend(cuda.take(REGIONS_MAX + 1));
-    Ok(regions)
 }
 
 fn write_seen(peer: &Peer, seen: &Seen) -> Vec<u8> {

@@ -7,9 +7,10 @@ use nerite_wire::json::Writer;
 
 use crate::limits::MODELS_MAX;
 
-/// The versions of all models as JSON, by name and identifier: at most [`MODELS_MAX`], with the number of those left out. This reads the repositories.
+/// The versions of all models as JSON, those that clients sent as well, by name and identifier: at most [`MODELS_MAX`], with the number of those left out. This reads the repositories.
 pub fn write(api: &Api) -> Result<Vec<u8>, Status> {
     let mut entries = api.index(false)?;
+    entries.extend(api.served_beyond(&entries));
     entries.sort_by(|a, b| (&a.name, &a.identifier, a.version).cmp(&(&b.name, &b.identifier, b.version)));
     let left_out = entries.len().saturating_sub(MODELS_MAX);
     entries.truncate(MODELS_MAX);
@@ -34,7 +35,7 @@ fn write_entries(entries: &[IndexEntry], left_out: usize, platform: impl Fn(&Ind
 fn write_entry(out: &mut Writer, entry: &IndexEntry, platform: Option<String>) {
     out.object(|out| {
         out.key("name").string(entry.name.as_bytes());
-        // With `--model-namespacing` several models may have the name.
+        // With `--model-namespacing` several models may have the same name.
         if entry.identifier != entry.name {
             out.key("identifier").string(entry.identifier.as_bytes());
         }

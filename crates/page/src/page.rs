@@ -7,9 +7,9 @@ use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode, Uri};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use nerite_api::{Api, Category, Protocol, aside, on_disk};
+use nerite_http::answer_unread;
 use nerite_listen::{Awaited, Progress};
 use nerite_metrics::{Answer, Beside, Body};
-use nerite_request::Status;
 use nerite_session::Inspector;
 use nerite_wire::json::Writer;
 
@@ -67,9 +67,11 @@ impl Page {
                 .map(|text| reply::json(api.account(), text)),
             Err(refusal) => Err(refusal),
         };
-        // A body that no call reads is not read at all: the connection closes after the response.
+        let response = outcome.unwrap_or_else(|refusal| reply::refused(&refusal));
+        let (parts, body) = request.into_parts();
+        let response = answer_unread(&api, &parts.headers, body, Arc::clone(&progress), response).await;
         progress.wait_for(Awaited::Request);
-        outcome.unwrap_or_else(|refusal| reply::refused(&refusal))
+        response
     }
 
     /// The route of a request that may be answered.
@@ -110,18 +112,22 @@ impl Page {
         let (api, response) = match route {
             Route::Models => {
                 let api = allow(Category::ModelRepository)?;
-                let api_clone = api.clone();
-                (api, on_disk(move || models::write(&api_clone)).await.flatten())
+                let reader = api.clone();
+                let written = on_disk(api.account(), move || models::write(&reader)).await.flatten();
+                (api, written)
             }
             Route::Memory => {
                 let (api, page) = (allow(Category::SharedMemory)?, self.clone());
-                let api_clone = api.clone();
-                (api, aside(move || memory::write(&api_clone, page.0.sessions.get())).await.flatten())
+                let reader = api.clone();
+                let written =
+                    aside(api.account(), move || memory::write(&reader, page.0.sessions.get())).await.flatten();
+                (api, written)
             }
             Route::Requests(after) => {
                 let api = allow(Category::Trace)?;
-                let api_clone = api.clone();
-                (api, aside(move || requests::write(&api_clone, after)).await.flatten())
+                let reader = api.clone();
+                let written = aside(api.account(), move || requests::write(&reader, after)).await.flatten();
+                (api, written)
             }
             Route::Trace(token) => {
                 let api = allow(Category::Inference)?;
@@ -131,8 +137,8 @@ impl Page {
             }
             _ => {
                 let api = allow(Category::Metadata)?;
-                let response = self.visitor(&api);
-                (api, response)
+                let visitor = self.visitor(&api);
+                (api, Ok(visitor))
             }
         };
         let response = response.map_err(Refusal::from);
@@ -141,8 +147,8 @@ impl Page {
     }
 
     /// A description of the visitor and the server, and what the visitor may do.
-    fn visitor(&self, api: &Api) -> Result<Vec<u8>, Status> {
-        let (server, peer, callers) = (api.server_report()?, api.peer(), self.0.options.callers);
+    fn visitor(&self, api: &Api) -> Vec<u8> {
+        let (server, peer, callers) = (api.server_report(), api.peer(), self.0.options.callers);
         let may_call = callers.admit(peer);
         let mut out = Writer::with_capacity(256);
         out.object(|out| {
@@ -162,7 +168,7 @@ impl Page {
                 out.key("why_no_loads").string(status.message.as_bytes());
             }
         });
-        Ok(out.into_bytes())
+        out.into_bytes()
     }
 
     /// Passes a call to the HTTP front end, which answers it like a call to its own port.

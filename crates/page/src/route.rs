@@ -44,7 +44,7 @@ impl<'p> Route<'p> {
         Some(route.unwrap_or(Route::Unknown))
     }
 
-    /// Whether it is a file, which all clients may have that may see the page.
+    /// Whether it is a file. All clients that may see the page may fetch its files.
     pub fn is_asset(&self) -> bool {
         matches!(self, Route::Asset(_))
     }

@@ -28,7 +28,7 @@ pub(crate) enum Ended {
     Again,
 }
 
-/// Counts the copies of tensors in the process, as if they were made here.
+/// Counts copies of tensors that the process made, as if the server had made them.
 pub(crate) fn note_copied(copied: impl Iterator<Item = (Reason, u64)>) {
     for (reason, bytes) in copied {
         count_copied(reason, bytes as usize);
@@ -78,7 +78,7 @@ pub(crate) fn note_lost(planned: &[Planned], lost: impl Iterator<Item = (u64, us
     }
 }
 
-/// The same for one request: a segment, and an offset in it.
+/// As [`note_lost`], for the inputs and outputs of one request. The memory is a segment and an offset in it.
 pub(crate) fn note_lost_of(
     inputs: &[Tensor],
     targets: &[OutputTarget],
@@ -88,13 +88,13 @@ pub(crate) fn note_lost_of(
     let inputs = inputs.iter().filter_map(|input| input.data.share());
     let outputs = targets.iter().filter_map(|target| match &target.kind {
         Kind::Offered(slot) => slot.share(),
-        _ => responder.output_slot(&target.name)?.share(),
+        _ => responder.output_slot(target.index)?.share(),
     });
     let is_it = |window: &SharedWindow<'_>| window.share.mark().number() == segment;
     inputs.chain(outputs).filter(is_it).for_each(|window| window.share.lose(at));
 }
 
-/// Finds memory for an output whose size the process has just computed. Returns the answer to its question.
+/// Finds memory for an output whose size the process has just computed. Returns the answer for the process.
 pub(crate) fn find_space(
     planned: &mut [Planned],
     need: Option<Need<'_>>,
@@ -136,8 +136,8 @@ pub(crate) fn find_output_memory(
     if matches!(target.kind, Kind::Client) {
         return Err(unreadable("the client has its own place for that output"));
     }
-    if responder.output_slot(name).is_none()
-        && let Some(slot) = responder.offered(name, bytes)?
+    if responder.output_slot(target.index).is_none()
+        && let Some(slot) = responder.offered(target.index, bytes)?
     {
         let location = shares.location(slot.share(), maps).ok_or_else(|| unreachable_memory(name))?;
         let capacity = slot.len();
@@ -145,7 +145,7 @@ pub(crate) fn find_output_memory(
         return Ok((location, capacity));
     }
     let block = blocks
-        .take_for_output(responder, name, bytes)
+        .take_for_output(responder, target.index, bytes)
         .map_err(|full| Status::new(full.code, format!("output '{name}': {full}")))?;
     let location = shares.location(block.buffer().share(), maps).ok_or_else(|| unreachable_memory(name))?;
     target.replace(location, block.byte_size(), Kind::Block(block));
@@ -161,38 +161,39 @@ fn take_over(
     let TensorAt { name, datatype, shape, location: said, bytes } = made;
     // Outputs that were not requested, or come twice, are ignored.
     let Some(at) = targets.iter().position(|target| target.name == name) else { return Ok(()) };
-    let OutputTarget { location, capacity, kind, .. } = targets.swap_remove(at);
-    check_size(name, datatype, &shape, bytes)?;
+    let OutputTarget { index, name, location, capacity, kind, .. } = targets.swap_remove(at);
+    check_size(&name, datatype, &shape, bytes)?;
     if matches!(kind, Kind::Client) && bytes > capacity {
         // The error has the sizes of the client's memory and of the result.
-        return responder.output_bytes(name, bytes).map(drop);
+        return responder.output_bytes(index, bytes).map(drop);
     }
     if bytes > 0 && (said != location || bytes > capacity) {
         return Err(unreadable(&format!("output '{name}' lies where there was no room for it")));
     }
     match kind {
         Kind::Client => {
-            let slot = responder.output_bytes(name, bytes)?;
-            responder.put(name, datatype, shape, slot.filled());
+            let slot = responder.output_bytes(index, bytes)?;
+            responder.put(index, datatype, shape, slot.filled());
         }
         Kind::Offered(mut slot) => {
             slot.truncate(bytes);
-            responder.put(name, datatype, shape, slot.filled());
+            responder.put(index, datatype, shape, slot.filled());
         }
         Kind::Block(block) => {
             let whole = block.buffer();
             let extent = Extent::new(0, bytes, whole.len()).map_err(|error| unreadable(&error.to_string()))?;
-            sizes.insert(name.to_owned(), bytes);
+            sizes.insert(name.to_string(), bytes);
             let data = whole.slice(extent);
-            let has_place = responder.output_slot(name).is_some();
-            if !has_place && responder.takes_shared(name) && block.may_keep(bytes) && stays(datatype, bytes) {
+            let has_place = responder.output_slot(index).is_some();
+            if !has_place && responder.takes_shared(index) && block.may_keep(bytes) && bytes >= SHARED_BYTES_MIN {
+                check_strings(&name, datatype, &shape, &data)?;
                 passed_on::note(&data, block.sharers());
-                responder.put_buffer(name, datatype, shape, data);
+                responder.put_buffer(index, datatype, shape, data);
                 return Ok(());
             }
-            deliver(responder, name, datatype, shape, &data)?;
+            deliver(responder, (index, &name), datatype, shape, &data)?;
         }
-        Kind::Unknown => deliver(responder, name, datatype, shape, &Buffer::empty())?,
+        Kind::Unknown => deliver(responder, (index, &name), datatype, shape, &Buffer::empty())?,
     }
     Ok(())
 }
@@ -209,7 +210,7 @@ fn keep_state(responder: &mut Responder, targets: &mut Vec<OutputTarget>, made: 
             let whole = block.buffer();
             let extent = Extent::new(0, bytes, whole.len()).map_err(|error| unreadable(&error.to_string()))?;
             let data = whole.slice(extent);
-            if block.may_keep(bytes) && stays(datatype, bytes) {
+            if block.may_keep(bytes) && bytes >= SHARED_BYTES_MIN {
                 passed_on::note(&data, block.sharers());
                 data
             } else {
@@ -225,26 +226,20 @@ fn keep_state(responder: &mut Responder, targets: &mut Vec<OutputTarget>, made: 
     Ok(())
 }
 
-/// Whether a tensor is worth keeping where the model wrote it, for another model or for the next request of its
-/// sequence. Strings are checked once and must not change afterwards, so they are copied.
-fn stays(datatype: DataType, bytes: usize) -> bool {
-    bytes >= SHARED_BYTES_MIN && datatype.size().is_some()
-}
-
 /// Copies an output from the server's memory to where it belongs: the client's memory that the process could not
 /// access, or the response.
 fn deliver(
     responder: &mut Responder,
-    name: &str,
+    (index, name): (usize, &str),
     datatype: DataType,
     shape: Shape,
     data: &Buffer,
 ) -> Result<(), Status> {
-    if responder.output_slot(name).is_some() {
-        let mut slot = responder.output_bytes(name, data.len())?;
+    if responder.output_slot(index).is_some() {
+        let mut slot = responder.output_bytes(index, data.len())?;
         let filled = slot.fill_from(0, data, Reason::OutputPlacement);
         filled.map_err(|error| Status::internal(format!("output '{name}': {error}")))?;
-        responder.put(name, datatype, shape, slot.filled());
+        responder.put(index, datatype, shape, slot.filled());
         return Ok(());
     }
     // The model may still write to this memory. Bytes that are sent to a socket must not change.
@@ -252,7 +247,7 @@ fn deliver(
         .try_private(Reason::InlineResponse)
         .map_err(|refused| Status::no_memory(format_args!("output '{name}'"), refused))?;
     check_strings(name, datatype, &shape, &own)?;
-    responder.put_buffer(name, datatype, shape, own);
+    responder.put_buffer(index, datatype, shape, own);
     Ok(())
 }
 
@@ -266,13 +261,15 @@ fn check_size(name: &str, datatype: DataType, shape: &[i64], bytes: usize) -> Re
     }
 }
 
+/// Checks the encoding of strings, to report mistakes of the model. The process may still change strings that stay in its memory, so each later
+/// reader checks them again.
 fn check_strings(name: &str, datatype: DataType, shape: &[i64], data: &Buffer) -> Result<(), Status> {
     if datatype.size().is_some() {
         return Ok(());
     }
     let wrong = |why: String| Status::internal(format!("output '{name}': {why}"));
     let elements = element_count(shape).map_err(|error| wrong(error.to_string()))?;
-    strings::extents(data, elements).map(drop).map_err(|error| wrong(error.to_string()))
+    strings::walk(data, elements, |_| ()).map_err(|error| wrong(error.to_string()))
 }
 
 fn unreachable_memory(name: &str) -> Status {
@@ -401,12 +398,14 @@ mod tests {
         let answer = outputs(json!([["x", "INT8", [SHARED_BYTES_MIN], "S", 0, SHARED_BYTES_MIN]]));
         let (_, response) = settled_through(onward, None, Some(4 * SHARED_BYTES_MIN), &answer);
         assert_eq!(response.outputs[0].data.access(), Access::Private, "it would hold four times its bytes");
-        // Strings are checked, so they are copied before.
+        // Empty strings: four bytes each.
         let bytes = 4 * SHARED_BYTES_MIN;
-        let empty = outputs(json!([["x", "BYTES", [SHARED_BYTES_MIN], "S", 0, bytes]]));
-        let (ended, response) = settled_through(onward, None, Some(bytes), &empty);
+        let strings = |count: usize| outputs(json!([["x", "BYTES", [count], "S", 0, bytes]]));
+        let (ended, response) = settled_through(onward, None, Some(bytes), &strings(SHARED_BYTES_MIN));
         assert!(matches!(ended, Ended::Done), "{ended:?}");
-        assert_eq!(response.outputs[0].data.access(), Access::Private);
+        assert_eq!(response.outputs[0].data.access(), Access::Shared);
+        let (ended, _) = settled_through(onward, None, Some(bytes), &strings(SHARED_BYTES_MIN - 1));
+        assert!(matches!(&ended, Ended::Failed(error) if error.message.contains("string elements")), "{ended:?}");
         // The client's own memory is preferred.
         let answer = outputs(json!([["x", "INT8", [4], "S", 64, 4]]));
         assert!(settled_through(onward, Some(place(10)), None, &answer).1.outputs[0].placed);

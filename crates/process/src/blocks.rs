@@ -1,4 +1,6 @@
-//! Which memory do tensors get that are not in a client's memory, so that a model's process can access them?
+//! Where does the server place tensors that are not in a client's memory, so that a model's process can access them?
+
+mod joint;
 
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,10 +10,11 @@ use nerite_backend::Responder;
 use nerite_locks::Mutex;
 use nerite_memory::{Buffer, Extent, Reason, Share, Slot};
 use nerite_request::limits::SHARED_BYTES_MIN;
-use nerite_request::{InputMemory, Status};
+use nerite_request::{InputMemory, OutputKey, Status};
 use nerite_shm::{Account, LEASES_PER_SESSION_MAX, Lease, LeaseError, Pools};
 
-use crate::limits::{KEPT_SHARE, KEPT_TIMES_MAX, TENSOR_ALIGN};
+use self::joint::{JointInput, JointInputs, numbers_of};
+use crate::limits::{KEPT_SHARE, KEPT_TIMES_MAX, READER_SETS_MAX, TENSOR_ALIGN};
 use crate::passed_on::{self, Sharers};
 
 /// The memory of one instance. It is reused by later requests, and returned to the system when it is idle.
@@ -19,17 +22,21 @@ pub struct Blocks {
     pools: Arc<Pools>,
     account: Arc<Account>,
     sharers: Sharers,
-    /// Memory for outputs of this instance that another instance reads.
-    for_readers: Mutex<Vec<ForReader>>,
+    /// Whether the process of the instance is confined to a sandbox.
+    is_confined: bool,
+    /// Memory for outputs of this instance that other instances read.
+    for_readers: Mutex<Vec<ForReaders>>,
+    /// Memory for inputs of this instance and others.
+    joint: JointInputs,
 }
 
-/// Memory for outputs that one other instance reads.
-struct ForReader {
-    reader: Weak<Blocks>,
+/// Memory for outputs that certain other instances read.
+struct ForReaders {
+    readers: Vec<Weak<Blocks>>,
     blocks: Arc<Blocks>,
 }
 
-/// A block of it. It is free again when this, its clones and all Buffers over it are dropped.
+/// A block of an instance's memory. It is free again when all clones of this value and all Buffers over the block are dropped.
 #[derive(Clone)]
 pub(crate) struct Block {
     lease: Arc<Lease>,
@@ -38,52 +45,87 @@ pub(crate) struct Block {
 }
 
 impl Blocks {
-    /// No memory yet.
+    /// Memory of a new instance, without blocks.
     pub fn new(pools: &Arc<Pools>) -> Blocks {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Blocks::shared_by(pools, Sharers::only(NEXT.fetch_add(1, Ordering::Relaxed)))
     }
 
+    /// The same memory. `is_confined`: whether the process of the instance is confined to a sandbox.
+    #[must_use]
+    pub fn confined(mut self, is_confined: bool) -> Blocks {
+        self.is_confined = is_confined;
+        self
+    }
+
     fn shared_by(pools: &Arc<Pools>, sharers: Sharers) -> Blocks {
-        Blocks { pools: Arc::clone(pools), account: pools.open(), sharers, for_readers: Mutex::default() }
+        Blocks {
+            pools: Arc::clone(pools),
+            account: pools.open(),
+            sharers,
+            is_confined: false,
+            for_readers: Mutex::default(),
+            joint: JointInputs::default(),
+        }
     }
 
-    /// The number of the instance, unique in this process.
+    /// The number of the instance, unique in this process. 0 if the memory belongs to none.
     pub(crate) fn instance(&self) -> u64 {
-        self.sharers.owner
+        self.sharers.owner.unwrap_or_default()
     }
 
-    /// A block for an output of `bytes` bytes that the process of this instance writes. If another instance reads the
-    /// output next, the block is memory that only these two use, now and later.
-    pub(crate) fn take_for_output(&self, responder: &Responder, output: &str, bytes: usize) -> Result<Block, Status> {
-        let Some(shared) = self.shared_with_reader(responder, output, bytes) else { return self.take(bytes) };
+    /// Whether the process may read memory that other instances read too. A process in a sandbox may not, because it could
+    /// map the memory again with write access.
+    fn reads_jointly(&self) -> bool {
+        !self.is_confined
+    }
+
+    /// A block for an output of `bytes` bytes that the process of this instance writes. If other instances read the
+    /// output next, the block lies in memory that only this instance and those readers ever use.
+    pub(crate) fn take_for_output(
+        &self,
+        responder: &Responder,
+        output: impl OutputKey,
+        bytes: usize,
+    ) -> Result<Block, Status> {
+        let Some(shared) = self.shared_with_readers(responder, output, bytes) else { return self.take(bytes) };
         let block = shared.take(bytes)?;
-        // Noted before the process has it, so that no other process gets it in any way.
-        passed_on::note(&block.buffer(), block.sharers);
+        // The sharers are noted before the process gets the block, so that no process of other instances ever gets it.
+        passed_on::note(&block.buffer(), block.sharers());
         Ok(block)
     }
 
-    /// Memory that this instance shares with the one that reads the output next.
-    fn shared_with_reader(&self, responder: &Responder, output: &str, bytes: usize) -> Option<Arc<Blocks>> {
+    /// Memory that this instance shares with those that read the output next.
+    fn shared_with_readers(&self, responder: &Responder, output: impl OutputKey, bytes: usize) -> Option<Arc<Blocks>> {
         if bytes < SHARED_BYTES_MIN {
             return None;
         }
-        let reader: Arc<dyn Any + Send + Sync> = responder.input_memory(output)?;
-        let reader = reader.downcast::<Blocks>().ok().filter(|reader| reader.instance() != self.instance())?;
-        // Otherwise the output would be copied all the same.
-        Some(self.shared_with(&reader)).filter(|shared| shared.may_be_kept())
+        let memory: Arc<dyn Any + Send + Sync> = responder.input_memory(output)?;
+        let (readers, is_joint) = match memory.downcast::<Blocks>() {
+            Ok(reader) => (vec![reader], false),
+            Err(memory) => (memory.downcast::<JointInput>().ok()?.readers()?, true),
+        };
+        if readers.iter().all(|reader| reader.instance() == self.instance()) {
+            return None;
+        }
+        // If outputs may not be kept in that memory, the output is copied anyway, so the memory has no use.
+        self.shared_with(&readers, is_joint).filter(|shared| shared.may_be_kept())
     }
 
-    fn shared_with(&self, reader: &Arc<Blocks>) -> Arc<Blocks> {
+    /// `None` if outputs of this instance have too many different sets of readers.
+    fn shared_with(&self, readers: &[Arc<Blocks>], is_joint: bool) -> Option<Arc<Blocks>> {
+        let sharers = Sharers { owner: Some(self.instance()), readers: numbers_of(readers), is_joint };
         let mut all = self.for_readers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = all.iter().find(|known| std::ptr::eq(known.reader.as_ptr(), Arc::as_ptr(reader))) {
-            return Arc::clone(&known.blocks);
+        if let Some(known) = all.iter().find(|known| known.blocks.sharers == sharers) {
+            return Some(Arc::clone(&known.blocks));
         }
-        all.retain(|known| known.reader.strong_count() > 0);
-        let sharers = Sharers { owner: self.instance(), reader: reader.instance() };
+        all.retain(|known| known.readers.iter().all(|reader| reader.strong_count() > 0));
+        if all.len() >= READER_SETS_MAX {
+            return None;
+        }
         let blocks = Arc::new(Blocks::shared_by(&self.pools, sharers));
-        all.push(ForReader { reader: Arc::downgrade(reader), blocks: Arc::clone(&blocks) });
-        blocks
+        all.push(ForReaders { readers: readers.iter().map(Arc::downgrade).collect(), blocks: Arc::clone(&blocks) });
+        Some(blocks)
     }
 
     /// A block of at least this many bytes.
@@ -93,7 +135,7 @@ impl Blocks {
         let lease = self.account.take(bytes.max(1) as u64).map_err(|refused| self.full(bytes, &refused))?;
         // It is put back to the free list at once. The list does not give out memory that is still referenced.
         self.account.put_back(&lease);
-        Ok(Block { lease, may_be_kept: self.may_be_kept(), sharers: self.sharers })
+        Ok(Block { lease, may_be_kept: self.may_be_kept(), sharers: self.sharers.clone() })
     }
 
     /// Whether so little memory is in use that outputs may stay in it after their requests.
@@ -147,8 +189,16 @@ impl InputMemory for Blocks {
             return None;
         }
         let block = self.take(bytes).ok().filter(|block| block.may_keep(bytes))?;
-        passed_on::note(&block.buffer(), block.sharers);
+        passed_on::note(&block.buffer(), block.sharers());
         block.slot_of(bytes)
+    }
+
+    fn can_read(&self, output: &Buffer) -> bool {
+        passed_on::sharers(output).is_some_and(|sharers| sharers.may_read(self.instance()))
+    }
+
+    fn joint(self: Arc<Self>, others: &[Arc<dyn InputMemory>], read_here: bool) -> Option<Arc<dyn InputMemory>> {
+        JointInput::of(self, others, read_here)
     }
 }
 
@@ -171,7 +221,7 @@ impl Block {
 
     /// The instances whose processes may map it.
     pub(crate) fn sharers(&self) -> Sharers {
-        self.sharers
+        self.sharers.clone()
     }
 
     /// Its number in the model's process.
@@ -203,7 +253,7 @@ mod tests {
     use nerite_shm::LeaseLimits;
 
     use super::*;
-    use crate::plan::tests::job;
+    use crate::plan::tests::{job, wanted};
 
     #[test]
     fn a_block_is_reused_once_it_is_not_referenced() {
@@ -251,20 +301,21 @@ mod tests {
         assert_eq!(part.held_bytes(), block.byte_size(), "as much is charged for it");
     }
 
-    /// A reply to an ensemble, which tells who reads the output.
+    /// A reply to an ensemble, which names the instance that reads the output.
     struct ReadBy(Arc<Blocks>);
 
     impl Deliver for ReadBy {
         fn deliver(&mut self, _: nerite_request::Response) {}
 
-        fn input_memory(&self, output: &str) -> Option<Arc<dyn InputMemory>> {
-            (output == "x").then(|| Arc::clone(&self.0) as _)
+        fn input_memory(&self, output: usize) -> Option<Arc<dyn InputMemory>> {
+            (output == 0).then(|| Arc::clone(&self.0) as _)
         }
     }
 
     /// The block for an output that this instance writes and that one reads.
     fn output_block(writer: &Blocks, reader: &Arc<Blocks>, output: &str, bytes: usize) -> Block {
-        let job = job(Vec::new(), Vec::new(), Reply::through(ReadBy(Arc::clone(reader))));
+        let outputs = ["x", "y"].map(|name| wanted(name, None)).into();
+        let job = job(Vec::new(), outputs, Reply::through(ReadBy(Arc::clone(reader))));
         writer.take_for_output(job.responder(), output, bytes).unwrap()
     }
 
@@ -275,7 +326,7 @@ mod tests {
         let check = |reader: &Arc<Blocks>, output: &str, bytes: usize, expect: [bool; 3]| {
             let sharers = output_block(&writer, reader, output, bytes).sharers();
             assert_eq!(
-                [&writer, reader, &other].map(|blocks| sharers.have(blocks.instance())),
+                [&writer, reader, &other].map(|blocks| sharers.may_read(blocks.instance())),
                 expect,
                 "{output} {bytes}"
             );
@@ -322,9 +373,9 @@ mod tests {
         let pools = Pools::new(LeaseLimits { bytes_max: 1 << 20, session_bytes_max: 1 << 20 });
         let [writer, reader] = [(); 2].map(|()| Arc::new(Blocks::new(&pools)));
         let held: Vec<Block> = (0..32).map(|_| output_block(&writer, &reader, "x", SHARED_BYTES_MIN)).collect();
-        let shared = held.iter().filter(|block| block.sharers().have(reader.instance())).count();
+        let shared = held.iter().filter(|block| block.sharers().may_read(reader.instance())).count();
         assert_eq!(shared as u64, (1 << 20) / KEPT_SHARE / SHARED_BYTES_MIN as u64 + 1);
-        assert!(!held.last().unwrap().sharers().have(reader.instance()));
+        assert!(!held.last().unwrap().sharers().may_read(reader.instance()));
     }
 
     #[test]

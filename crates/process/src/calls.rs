@@ -1,32 +1,35 @@
 //! How does the server answer calls from any thread of a model's process?
 //!
-//! A decoupled model answers its requests from any thread, also after `execute` has returned. Its responses come on a separate channel. A thread of
-//! the server reads it from the first packet on, so a process that never calls needs no thread. A process that waits for a slow client delays no
-//! other process.
+//! A decoupled model answers its requests from any thread, also after `execute` has returned. Its responses come on a separate channel. The first
+//! packet on the channel starts a thread of the server that reads it, so a process that never calls needs no thread. Each process has a thread of its
+//! own, so a process that waits for a slow client delays no other process.
 
 mod control;
 mod inputs;
 mod nested;
 mod open;
 mod readiness;
+mod waiting;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
+use std::time::Instant;
 
 use nerite_locks::Mutex;
 use nerite_request::Status;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::answer;
 use crate::blocks::{Block, Blocks};
 use crate::channel::{Channel, Packet, Received};
-use crate::child::{Silence, how_it_ended};
+use crate::child::{Silence, how_it_ended, last_lines_of_run};
 use crate::limits::LAST_PACKETS_MAX;
 use crate::os_process::OsProcess;
-use crate::packets::{Call, CallSaid};
+use crate::packets::{Call, CallFailed, CallSaid};
 use crate::plan::{Planned, Sizes};
 use crate::process_output::ProcessOutput;
 use crate::shares::{Maps, Shares};
@@ -36,6 +39,7 @@ pub use nested::Callees;
 use nested::NestedRequests;
 use open::Open;
 use readiness::ReadinessQuestion;
+use waiting::WaitingResponses;
 
 /// The server's end of the channel for calls, and the open requests of the process.
 pub(crate) struct Calls {
@@ -52,8 +56,11 @@ pub(crate) struct Calls {
     space: Mutex<HashMap<u64, Block>>,
     question: Mutex<ReadinessQuestion>,
     pub(crate) batch_inputs: BatchInputs,
+    waiting: WaitingResponses,
     news: Mutex<Vec<News>>,
-    /// Held while a packet is received and handled, so that packets are handled in order, by whichever thread.
+    /// Whether its model is being initialized, so the load of the model waits for its calls.
+    is_initializing: AtomicBool,
+    /// Held by the thread that receives and handles a packet. It may be any thread, and packets are handled in order.
     reading: Mutex<()>,
     /// Packets that could not be sent at once, in order.
     unsent: Mutex<VecDeque<(String, Vec<OwnedFd>)>>,
@@ -78,9 +85,9 @@ pub(crate) struct Process {
 /// An open request. It is locked while a response of it is passed on, so that its responses keep their order. `None` once it has ended.
 pub(crate) type OpenRequest = Arc<Mutex<Option<Open>>>;
 
-/// An event of another thread for the process.
+/// An event that another thread reports to the thread that serves these calls.
 pub(crate) enum News {
-    /// The window of this request has space for another response. The call `call` waits for that.
+    /// The window of this request has space for another response. The call `call` waits for that, unless it was answered before.
     HasRoom { number: u64, call: u64 },
     /// The process has ended. This is the error of its open requests.
     Ended(Status),
@@ -103,13 +110,20 @@ impl Calls {
             space,
             question,
             batch_inputs,
+            waiting: WaitingResponses::default(),
             news,
+            is_initializing: AtomicBool::new(true),
             reading: Mutex::default(),
             unsent,
         }))
     }
 
-    /// Opens the requests of a batch and sends it with `send`. Afterwards its responses may come. Returns the batch if
+    /// Notes that its model is initialized.
+    pub(crate) fn note_initialized(&self) {
+        self.is_initializing.store(false, Ordering::Relaxed);
+    }
+
+    /// Opens the requests of a batch and sends it with `send`. From then on responses may arrive. Returns the batch if
     /// it was not sent, with the reason, or without a reason if `send` could not send it at once. `send` must not wait,
     /// because the supervisor takes the same lock.
     pub(crate) fn begin(
@@ -130,7 +144,18 @@ impl Calls {
             open.insert(number, Arc::new(Mutex::new(Some(Open::new(planned, times, self.process.counts_responses)))));
             number
         };
-        Ok(planned.into_iter().map(begin).collect())
+        let numbers = planned.into_iter().map(begin).collect();
+        drop(open);
+        if !self.waiting.is_empty() {
+            // These requests may have to wait for a thread of the model that waits for another client.
+            self.ring();
+        }
+        Ok(numbers)
+    }
+
+    /// Whether the process has more than one request, of clients and of its own.
+    pub(crate) fn has_others(&self) -> bool {
+        lock(&self.open).len() > 1 || !lock(&self.nested).is_empty()
     }
 
     /// Whether the process has requests that have not ended.
@@ -150,7 +175,7 @@ impl Calls {
         if self.read_rest() {
             self.fail_all(&status);
         } else {
-            // A thread is handling a packet, perhaps this one. It does the rest afterwards.
+            // A thread is handling a packet. This may be the current thread. That thread does the rest afterwards.
             self.queue(News::Ended(status));
         }
     }
@@ -201,16 +226,13 @@ impl Calls {
         if lock(&self.open).is_empty() {
             return;
         }
-        let why = format!(
-            "{} while it had this request; the next request starts it anew",
-            how_it_ended(&self.process.os_process)
-        );
-        let lines = self.process.output.as_ref().map(ProcessOutput::last_lines_of_run).unwrap_or_default();
+        let why = format!("{} while it had this request; it is started anew", how_it_ended(&self.process.os_process));
+        let lines = last_lines_of_run(self.process.output.as_ref(), &self.process.side);
         self.fail_all(&Status::internal((self.process.unhealthy)(&why) + &lines));
     }
 
     fn turn(self: &Arc<Calls>, packet: &mut Packet) -> io::Result<()> {
-        let [speaks, rings] = self.wait()?;
+        let [speaks, rings] = self.wait(self.end_waits())?;
         if rings {
             let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
             let news = std::mem::take(&mut *lock(&self.news));
@@ -238,19 +260,46 @@ impl Calls {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             Err(error) => return Err(error),
         };
-        // A model's code can write to the socket, so invalid packets are ignored.
-        if let Ok(said) = CallSaid::read(text) {
-            self.handle(&said);
+        match CallSaid::read(text) {
+            Ok(said) => self.handle(&said),
+            Err(error) => self.handle_unreadable(text, &error),
         }
         Ok(true)
     }
 
-    /// Waits for a packet or an event. Returns which of the two there is.
-    fn wait(&self) -> io::Result<[bool; 2]> {
+    /// Handles a packet that cannot be parsed. If nobody answered it, a thread of the model could wait for ever. A model's code can write to the socket,
+    /// so this can happen.
+    fn handle_unreadable(&self, text: &[u8], error: &serde_json::Error) {
+        if let Some(call) = CallSaid::number_of_unreadable(text) {
+            let why = format!("the server cannot read the call: {error}");
+            return self.answer(CallFailed { call, why: &why }, Maps::default());
+        }
+        let os_process = &self.process.os_process;
+        if os_process.killed_because().is_none() && !os_process.is_reaped() {
+            let why = format!("its process was killed, because it sent a packet that the server cannot read: {error}");
+            log::error!("model instance '{}': {why}", self.process.instance);
+            os_process.kill(why);
+        }
+    }
+
+    /// Answers the responses that have waited for their clients for as long as they may. Returns the time until further responses may be due.
+    fn end_waits(self: &Arc<Calls>) -> Option<Timespec> {
+        if self.waiting.is_empty() {
+            return None;
+        }
+        let (due, next) = self.waiting.take_due(self.has_others(), Instant::now());
+        for waited in due {
+            self.go_on(waited);
+        }
+        next.and_then(|next| Timespec::try_from(next).ok())
+    }
+
+    /// Waits at most `timeout` for a packet or an event. Returns whether there is a packet, and whether there is an event.
+    fn wait(&self, timeout: Option<Timespec>) -> io::Result<[bool; 2]> {
         let is_behind = !lock(&self.unsent).is_empty();
         let flags = if is_behind { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         let mut polled = [PollFd::new(&self.channel, flags), PollFd::new(&self.bell, PollFlags::IN)];
-        match poll(&mut polled, None) {
+        match poll(&mut polled, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -260,7 +309,11 @@ impl Calls {
 
     fn obey(self: &Arc<Calls>, news: News) {
         match news {
-            News::HasRoom { number, call } => self.grant(number, call),
+            News::HasRoom { number, call } => {
+                if let Some(waited) = self.waiting.take(number, call, Instant::now()) {
+                    self.go_on(waited);
+                }
+            }
             News::Ended(status) => self.end_all(status),
         }
     }
@@ -280,7 +333,7 @@ impl Calls {
             Some(Call::Config(model, version)) => self.answer_config(said.number(), model, version),
             Some(Call::IsReady(model, version)) => self.answer_ready(said.number(), model, version),
             Some(Call::Readiness(answer)) => self.hear_ready(said.number(), answer),
-            None => {}
+            None => self.refuse_unknown(said),
         }
         if let Some(call) = said.taken() {
             self.taken(call);
@@ -288,14 +341,26 @@ impl Calls {
         if let Some(call) = said.cancelled() {
             self.cancel(call);
         }
+        if let Some(call) = said.waited_for() {
+            self.wait_for(call);
+        }
         if let Some(release) = said.release() {
             self.release(release.number, said);
+        }
+    }
+
+    /// Answers a call of an unknown kind, or with an invalid part. A thread of the model waits for the answer.
+    fn refuse_unknown(&self, said: &CallSaid) {
+        if let Some(call) = said.answered_as() {
+            let why = "the server does not know the call, or a part of it is invalid";
+            self.answer(CallFailed { call, why }, Maps::default());
         }
     }
 
     /// Handles a request that the model has dropped. If it is open, it cannot be ended any more.
     fn release(&self, number: u64, said: &CallSaid) {
         self.end(number, Open::abandon);
+        self.process.side.unwatch(number);
         self.batch_inputs.remove(&[number]);
         let block = lock(&self.inputs).remove(&number);
         if let Some(block) = block
@@ -312,7 +377,7 @@ impl Calls {
     }
 
     fn ring(&self) {
-        // The write fails if the counter is full, when the thread is being woken already.
+        // The write fails only if the counter is full. The thread is being woken then.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
@@ -359,7 +424,7 @@ impl Calls {
         }
     }
 
-    /// The same for a caller that has taken the request already.
+    /// As [`Calls::end`], for a caller that has taken the request already.
     pub(crate) fn close(&self, number: u64, open: Open, how: impl FnOnce(Open)) {
         self.forget(number);
         // The model may still read its inputs. They are kept before the answer, because the model may drop them right after it.
@@ -371,9 +436,10 @@ impl Calls {
 }
 
 impl Calls {
-    /// The request is not open any more.
+    /// Removes a request that is not open any more.
     fn forget(&self, number: u64) {
         lock(&self.open).remove(&number);
+        self.waiting.forget(number);
         self.process.side.unwatch(number);
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, fcntl_get_seals, fstat, fstatfs, memfd_create, open, statfs};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::{Errno, ioctl_fionread, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recv, recvmsg, sendmsg, shutdown, socketpair,
@@ -97,7 +97,7 @@ impl Channel {
         sent
     }
 
-    /// For a packet that is sent next by this thread: a mark for [`Channel::left_last_unread`].
+    /// Returns a mark for [`Channel::left_last_unread`], which refers to the packet that this thread sends next.
     pub(crate) fn mark(&self) -> Mark {
         let begun = self.notices_begun.load(Ordering::SeqCst);
         (self.notices_over.load(Ordering::SeqCst) == begun).then_some(begun)
@@ -134,6 +134,11 @@ impl Channel {
         let looked =
             self.retry_after_reset(|| recv(&self.socket, &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT));
         looked.map_or_else(|error| error != Errno::AGAIN && error != Errno::INTR, |(bytes, _)| bytes == 0)
+    }
+
+    /// How many bytes of packets were sent and not received yet.
+    pub(crate) fn unread_bytes(&self) -> u64 {
+        ioctl_fionread(&self.socket).unwrap_or_default()
     }
 
     /// Closes it, even if other references exist.
@@ -224,22 +229,22 @@ impl Channel {
         Ok(long.map_or(Got::Bytes(got.bytes), Got::Long))
     }
 
-    /// Whether a packet arrives within that time. It is more precise than [`Channel::set_patience`], which has the resolution of the kernel's ticks.
+    /// Whether a packet arrives within that time. It is more precise than [`Channel::set_receive_timeout`], which has the resolution of the kernel's ticks.
     pub fn wait(&self, at_most: Duration) -> io::Result<bool> {
         let at_most = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) };
         let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
         match poll(&mut polled, Some(&at_most)) {
             Ok(count) => Ok(count > 0),
-            // It was interrupted. The caller has other work anyway.
+            // A signal interrupted the wait. The caller has other work anyway.
             Err(Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
 
     /// Sets the longest wait for a packet. `None` has no limit.
-    pub fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
+    pub fn set_receive_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         use rustix::net::sockopt::{Timeout, set_socket_timeout};
-        Ok(set_socket_timeout(&self.socket, Timeout::Recv, patience)?)
+        Ok(set_socket_timeout(&self.socket, Timeout::Recv, timeout)?)
     }
 }
 
@@ -441,7 +446,7 @@ mod tests {
     fn a_receiver_with_patience_gives_up() {
         let (ours, _theirs) = Channel::pair().unwrap();
         assert_eq!(ours.try_receive(&mut Packet::default()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        ours.set_patience(Some(Duration::from_millis(1))).unwrap();
+        ours.set_receive_timeout(Some(Duration::from_millis(1))).unwrap();
         assert_eq!(ours.receive(&mut Packet::default()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 }

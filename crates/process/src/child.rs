@@ -25,7 +25,9 @@ pub struct Child {
     packet: Packet,
     /// Whether it has a model to finalize.
     has_model: bool,
-    patience: Patience,
+    /// The name of the model's instance, for the log. Empty if it has none.
+    instance: String,
+    timeouts: ProcessTimeouts,
     /// Its output, if the server reads that.
     pub(crate) output: Option<ProcessOutput>,
 }
@@ -43,7 +45,7 @@ impl SideEnd {
 
 /// The time limits of a process.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct ProcessTimeouts {
     /// For the answer to its first command, including its start and the load of its model.
     pub first: Duration,
     /// For finalizing its model.
@@ -51,7 +53,7 @@ pub struct Patience {
 }
 
 /// A packet of a process, received by a thread that must not wait.
-pub(crate) enum Heard {
+pub(crate) enum ReceivedAnswer {
     Said(Said),
     /// A thread that may wait reads it.
     Long(LongText),
@@ -87,7 +89,7 @@ impl Child {
     pub fn start(
         supervisor: &Supervisor,
         mut command: Command,
-        patience: Patience,
+        timeouts: ProcessTimeouts,
         greeting: &str,
         others: Vec<OwnedFd>,
     ) -> io::Result<Child> {
@@ -101,7 +103,8 @@ impl Child {
             side,
             packet: Packet::default(),
             has_model: false,
-            patience,
+            instance: String::new(),
+            timeouts,
             output: None,
         };
         let descriptors: Vec<_> = std::iter::once(side_theirs).chain(others).collect();
@@ -121,7 +124,7 @@ impl Child {
         pid: u32,
         parent: Arc<dyn Parent>,
         (channel, side): (Channel, SideEnd),
-        patience: Patience,
+        timeouts: ProcessTimeouts,
     ) -> io::Result<Child> {
         let os_process = Arc::new(OsProcess::forked(pid, parent)?);
         if let Ok(cores) = sched_getaffinity(None) {
@@ -130,17 +133,19 @@ impl Child {
         }
         let (channel, side) = (Arc::new(channel), side.0);
         let packet = Packet::default();
-        let child = Child { os_process, channel, side, packet, has_model: false, patience, output: None };
+        let (has_model, instance) = (false, String::new());
+        let child = Child { os_process, channel, side, packet, has_model, instance, timeouts, output: None };
         supervisor.watch(Arc::clone(&child.side), Some(Arc::clone(&child.os_process)))?;
         Ok(child)
     }
 
-    /// A process whose channel the test has.
+    /// A process with a channel whose other end the test has.
     #[cfg(test)]
-    pub(crate) fn of_test(os_process: Arc<OsProcess>, channel: Channel, patience: Patience) -> Child {
+    pub(crate) fn of_test(os_process: Arc<OsProcess>, channel: Channel, timeouts: ProcessTimeouts) -> Child {
         let (side, _) = Side::pair().expect("the test may have a pair of sockets");
         let (channel, packet) = (Arc::new(channel), Packet::default());
-        Child { os_process, channel, side, packet, has_model: false, patience, output: None }
+        let (has_model, instance) = (false, String::new());
+        Child { os_process, channel, side, packet, has_model, instance, timeouts, output: None }
     }
 
     /// As [`Child::request`], with a time limit. After [`Silence::TimedOut`] no more commands are allowed, because the answer may come late.
@@ -150,12 +155,12 @@ impl Child {
         descriptors: &[OwnedFd],
         at_most: Duration,
     ) -> Result<Said, Silence> {
-        let patience = |channel: &Channel, how_long| {
-            channel.set_patience(how_long).map_err(|error| Silence::Ended(error.to_string()))
+        let set_timeout = |channel: &Channel, how_long| {
+            channel.set_receive_timeout(how_long).map_err(|error| Silence::Ended(error.to_string()))
         };
-        patience(&self.channel, Some(at_most))?;
+        set_timeout(&self.channel, Some(at_most))?;
         let answer = self.request(command, descriptors);
-        patience(&self.channel, None)?;
+        set_timeout(&self.channel, None)?;
         answer
     }
 
@@ -164,16 +169,22 @@ impl Child {
         self.os_process.says_when_it_ends(text);
     }
 
-    /// The same process, whose output the server reads: errors of its requests tell the last lines.
+    /// The same process, whose output the server reads. Errors of its requests have the last lines of the output.
     #[must_use]
     pub fn with_output(mut self, output: ProcessOutput) -> Child {
         self.output = Some(output);
         self
     }
 
-    /// The last lines that it wrote since it started, as the end of an error. Empty if there are none. Not for errors of requests.
+    /// The last lines that the process wrote since it started, as the end of an error. Empty if there are none. Errors of requests must not have
+    /// them, because they may be about other clients.
     pub fn last_lines(&self) -> String {
-        self.output.as_ref().map(ProcessOutput::last_lines).unwrap_or_default()
+        self.output.as_ref().map(|output| output.last_lines(&self.side.logged_lines(None))).unwrap_or_default()
+    }
+
+    /// The arguments of [`last_lines_of_run`], for use after the process has ended.
+    pub(crate) fn printed(&self) -> (Option<ProcessOutput>, Arc<Side>) {
+        (self.output.clone(), Arc::clone(&self.side))
     }
 
     /// Its process ID. 0 if the ID is invalid.
@@ -211,7 +222,7 @@ impl Child {
         }
     }
 
-    /// Whether somebody saw that it has ended or is ending, so it must not get further requests.
+    /// Whether it is known that the process has ended or is ending. Then it must not get further requests.
     pub(crate) fn is_ending(&self) -> bool {
         self.side.is_ending() || self.os_process.is_reaped()
     }
@@ -223,14 +234,14 @@ impl Child {
     }
 
     /// As [`Child::answer`], for a packet that is there already; [`Silence::TimedOut`] if there is none.
-    pub(crate) fn answer_at_once(&mut self) -> Result<Heard, Silence> {
+    pub(crate) fn answer_at_once(&mut self) -> Result<ReceivedAnswer, Silence> {
         let received = match self.channel.try_receive(&mut self.packet) {
-            Ok(Received::Long(long)) => return Ok(Heard::Long(long)),
+            Ok(Received::Long(long)) => return Ok(ReceivedAnswer::Long(long)),
             Ok(Received::Text(text)) => Ok(Some(text)),
             Ok(Received::End) => Ok(None),
             Err(error) => Err(error),
         };
-        said(received).map(Heard::Said)
+        said(received).map(ReceivedAnswer::Said)
     }
 
     /// Waits until there is a packet, or the end. [`Silence::TimedOut`] if there is none in that time.
@@ -244,7 +255,7 @@ impl Child {
 
     /// Sends the first command. The program may not even have started yet.
     pub fn first(&mut self, command: &str) -> Result<Said, Silence> {
-        self.request_within(command, &[], self.patience.first).map_err(|silence| match silence {
+        self.request_within(command, &[], self.timeouts.first).map_err(|silence| match silence {
             Silence::Closed | Silence::NotReceived => Silence::Ended(self.end()),
             other => other,
         })
@@ -253,6 +264,31 @@ impl Child {
     /// Notes that there is a model to finalize.
     pub fn has_model(&mut self) {
         self.has_model = true;
+    }
+
+    /// Sets the name of the model's instance, for the log.
+    pub(crate) fn set_instance(&mut self, instance: &str) {
+        instance.clone_into(&mut self.instance);
+    }
+
+    /// Lets the process finalize the model. Returns the error, if there was one.
+    fn finalize(&mut self) -> Option<String> {
+        let last = self.timeouts.last;
+        let _ = self.channel.set_receive_timeout(Some(last));
+        match self.request(FINALIZE, &[]) {
+            Ok(_) if self.os_process.ends_within(CLOSED_MAX) => None,
+            Ok(_) => Some(format!(
+                "its process did not end within {} s after finalize and was killed; end its threads and processes in finalize",
+                CLOSED_MAX.as_secs()
+            )),
+            // The process had died before. That was logged then.
+            Err(Silence::NotReceived) => None,
+            Err(Silence::TimedOut) => {
+                Some(format!("finalize did not return within {} s; its process was killed", last.as_secs()))
+            }
+            Err(Silence::Closed) => Some(format!("{} in finalize", self.end())),
+            Err(silence @ Silence::Ended(_)) => Some(format!("{silence} in finalize")),
+        }
     }
 
     /// Ends a process that is not used any more. Returns how it ended, if it ended by itself.
@@ -268,17 +304,21 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        if self.has_model {
-            let _ = self.channel.set_patience(Some(self.patience.last));
-            if self.request(FINALIZE, &[]).is_ok() {
-                self.os_process.ends_within(CLOSED_MAX);
-            }
+        if self.has_model
+            && let Some(why) = self.finalize()
+        {
+            log::error!("model instance '{}': {why}", self.instance);
         }
         self.os_process.kill_and_reap();
         self.side.release_all();
-        // The server may be about to end, and the thread that passes the output on ends with it.
+        // If the server ends next, the thread that passes the output on ends with it.
         self.output.iter().for_each(ProcessOutput::wait_until_passed_on);
     }
+}
+
+/// The last lines that a process which has ended wrote in its run, as the end of an error. Empty if there are none, or if the server does not read its output.
+pub(crate) fn last_lines_of_run(output: Option<&ProcessOutput>, side: &Side) -> String {
+    output.map(|output| output.last_lines_of_run(|run| side.logged_lines(Some(run)))).unwrap_or_default()
 }
 
 /// Reads what a process sent as a long text.
@@ -302,7 +342,7 @@ fn said(received: io::Result<Option<&[u8]>>) -> Result<Said, Silence> {
             Said::read(text).map_err(|error| Silence::Ended(format!("its answer cannot be read: {error}")))
         }
         Ok(None) => Err(Silence::Closed),
-        // It ended and had not read the last packet.
+        // The process ended before it read the last packet.
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(Silence::NotReceived),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Silence::TimedOut),
         Err(error) => Err(Silence::Ended(format!("its answer cannot be received: {error}"))),
@@ -358,15 +398,41 @@ mod tests {
 
     use super::*;
 
+    /// Checks what is logged about a process that runs `script` in place of finalizing its model.
+    #[track_caller]
+    fn check_finalize(script: &str, last: Duration, expect: Option<&str>) {
+        let supervisor = Supervisor::start("nerite-test").unwrap();
+        let timeouts = ProcessTimeouts { first: Duration::from_mins(1), last };
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        let mut child = Child::start(&supervisor, command, timeouts, "{}", Vec::new()).unwrap();
+        assert_eq!(child.finalize().as_deref(), expect, "{script}");
+    }
+
+    #[test]
+    fn a_process_that_ends_or_hangs_in_finalize_is_reported() {
+        let minute = Duration::from_mins(1);
+        // The process reads the two packets and exits.
+        let read = "dd bs=65536 count=2 of=/dev/null 2>/dev/null";
+        check_finalize(&format!("{read}; exit 9"), minute, Some("its process ended with code 9 in finalize"));
+        let killed = Some("its process was ended by signal 11 (SIGSEGV) in finalize");
+        check_finalize(&format!("{read}; kill -11 $$"), minute, killed);
+        let hangs = Some("finalize did not return within 0 s; its process was killed");
+        check_finalize("sleep 1000", Duration::from_millis(20), hangs);
+        check_finalize(&format!("{read}; printf '{{\"done\":true}}' >&0"), minute, None);
+        let stays = "its process did not end within 1 s after finalize and was killed; end its threads and processes in finalize";
+        check_finalize(&format!("{read}; printf '{{\"done\":true}}' >&0; sleep 1000"), minute, Some(stays));
+    }
+
     /// The process lives for a shorter time than the greeting takes, so both orders occur.
     #[test]
     fn a_process_that_ends_before_its_greeting_reports_how_it_ended() {
         let supervisor = Supervisor::start("nerite-test").unwrap();
-        let patience = Patience { first: Duration::from_mins(1), last: Duration::from_mins(1) };
+        let timeouts = ProcessTimeouts { first: Duration::from_mins(1), last: Duration::from_mins(1) };
         for greeting in ["{}".to_owned(), " ".repeat(16 << 20)] {
             let mut command = Command::new("sh");
             command.args(["-c", "kill -9 $$"]);
-            let mut child = Child::start(&supervisor, command, patience, &greeting, Vec::new()).unwrap();
+            let mut child = Child::start(&supervisor, command, timeouts, &greeting, Vec::new()).unwrap();
             let silence = child.first(r#"{"do":"nothing"}"#).unwrap_err();
             assert_eq!(silence.to_string(), "its process was ended by signal 9 (SIGKILL)");
         }

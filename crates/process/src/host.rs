@@ -8,8 +8,8 @@ use nerite_shm::{LeaseLimits, Pools};
 
 use crate::Supervisor;
 
-/// The thread that starts them, and the memory that server and processes share. Both are made for the first model, so a server without such models
-/// has neither.
+/// The thread that starts the processes, and the memory that server and processes share. Both are made for the first model, so a server without such
+/// models has neither.
 pub struct ProcessHost {
     thread: &'static str,
     pools: OnceLock<Arc<Pools>>,

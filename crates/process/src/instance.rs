@@ -7,26 +7,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nerite_backend::{Awaited, Batch, Instance, Job, Meter, Readiness, Times};
-use nerite_request::{Code, InputMemory, Status};
+use nerite_request::{Client, Code, InputMemory, Prefix, Status};
 
 use crate::answer::{self, Ended};
 use crate::blocks::Blocks;
 use crate::calls::lock;
-use crate::child::Silence;
+use crate::child::{Silence, last_lines_of_run};
 use crate::health::Health;
+use crate::limits::{NAMED_ID_CHARACTERS_MAX, NAMED_REQUESTS_MAX};
 use crate::live::{Live, ProcessLauncher};
 use crate::overtime::Overtime;
 use crate::packets::BatchPacket;
 use crate::plan::{Planned, Planner, Sizes};
-use crate::process_output::ProcessOutput;
+use crate::process_output::RunOutput;
 use crate::shares::Maps;
 use crate::spent;
-use crate::under_way::{Answer, Left, UnderWay, Unheard, answer_of, keep};
+use crate::under_way::{Answer, Left, NoAnswer, UnderWay, answer_of, keep};
 
 /// Numbers of requests, unique over all processes, so that no process can ask about a request of another one.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
-/// One instance: a process, and the next one after it died.
+/// One instance of a model: its process, and after the death of the process the next one.
 pub struct ProcessInstance {
     launcher: Arc<dyn ProcessLauncher>,
     blocks: Arc<Blocks>,
@@ -99,7 +100,7 @@ impl ProcessInstance {
         }
         let forget = live.shares.take_ended();
         let packet = requests.finish(&maps.text, &forget);
-        times.input_ends();
+        times.mark_input_end();
         let rows = planned.iter().map(|planned| u64::from(planned.job.rows().max(1))).sum();
         let under_way =
             UnderWay { planned, open: Vec::new(), is_read: false, mark: None, needs: 0, rows, times, meter };
@@ -116,15 +117,18 @@ impl ProcessInstance {
         }
         if let Some(output) = &child.output {
             let calls = calls.as_ref().filter(|_| self.launcher.is_decoupled());
-            // A line may be about any request that the process has. So it is told only if there is one request.
-            let has_others = unsent.under_way.planned.len() > 1
+            // A line may be about any request that the process has. So errors have it only if all these requests are of one client.
+            let has_others = !are_of_one_client(&unsent.under_way.planned)
                 || !matches!(self.begun, Begun::Nothing)
                 || calls.is_some_and(|calls| calls.has_open());
-            output.begin_run(!has_others);
+            let number = unsent.under_way.planned.first().map_or(0, |one| one.number);
+            output.begin_run(RunOutput { number, is_told: !has_others });
         }
         let Unsent { packet, descriptors, under_way } = &mut unsent;
         under_way.mark = child.channel.mark();
         let send = || child.try_send(packet, descriptors);
+        // This is noted before the batch is sent, because the process may die at once.
+        child.os_process.note_request();
         let is_sent = match calls {
             Some(calls) if self.launcher.is_decoupled() => {
                 match calls.begin(std::mem::take(&mut under_way.planned), under_way.times, send) {
@@ -147,7 +151,6 @@ impl ProcessInstance {
         };
         match is_sent {
             Ok(true) => {
-                self.health.note_used();
                 self.overtime.iter().for_each(|overtime| overtime.begins(&child.os_process, &child.channel));
                 Begun::Sent(unsent.under_way)
             }
@@ -165,14 +168,14 @@ impl ProcessInstance {
         }
     }
 
-    /// Waits for the process's answer, at most for `patience`, and passes it on. Without an answer the batch stays
+    /// Waits for the process's answer, at most for `timeout`, and passes it on. Without an answer the batch stays
     /// begun. `left` is the work that an earlier thread left.
-    fn receive(&mut self, mut under_way: UnderWay, patience: Option<Duration>, left: Option<Left>) -> Begun {
+    fn receive(&mut self, mut under_way: UnderWay, timeout: Option<Duration>, left: Option<Left>) -> Begun {
         let Some(live) = &mut self.live else { return Begun::Silent(under_way, Silence::NotReceived) };
-        let said = match under_way.converse(live, &self.blocks, patience, left) {
+        let said = match under_way.converse(live, &self.blocks, timeout, left) {
             Ok(said) => Ok(said),
-            Err(Unheard::Left(left)) => return Begun::Left(under_way, left),
-            Err(Unheard::Silence(silence)) => Err(silence),
+            Err(NoAnswer::Left(left)) => return Begun::Left(under_way, left),
+            Err(NoAnswer::Silence(silence)) => Err(silence),
         };
         let said = said.inspect(|said| {
             live.shares.disown(said.unmapped());
@@ -185,7 +188,11 @@ impl ProcessInstance {
         };
         self.overtime.iter().for_each(|overtime| overtime.ends());
         let UnderWay { planned, open, rows, mut times, meter, .. } = under_way;
+        if let Some(calls) = &live.calls {
+            calls.run_ends(&open);
+        }
         if open.is_empty() {
+            live.child.os_process.note_answer();
             live.child.side.unwatch_all();
             if let Some(calls) = &live.calls {
                 calls.batch_inputs.clear();
@@ -193,13 +200,13 @@ impl ProcessInstance {
         } else if let (Answer::Failed(text), Some(calls)) = (&answer, &live.calls) {
             calls.fail(&open, &Status::internal(self.launcher.failed(text)));
         }
-        times.infer_ends();
+        times.mark_infer_end();
         let spent = said.executions().map(|executions| spent::spent_of(executions, &times));
         let (done, apart) = match answer {
             Answer::Responses(responses) if !open.is_empty() => (Vec::new(), Some(responses)),
             answer => (self.settle(planned, answer), None),
         };
-        times.ends();
+        times.mark_end();
         match spent {
             None => meter.batch(rows, &times),
             Some(spent) => {
@@ -224,8 +231,8 @@ impl ProcessInstance {
     fn end_process(&mut self, under_way: UnderWay, silence: Silence) -> Begun {
         let UnderWay { planned, times, meter, .. } = under_way;
         self.overtime.iter().for_each(|overtime| overtime.ends());
-        let (calls, output, why) = match self.live.take() {
-            Some(Live { child, calls, .. }) => (calls, child.output.clone(), Some(child.shut_down())),
+        let (calls, printed, why) = match self.live.take() {
+            Some(Live { child, calls, .. }) => (calls, Some(child.printed()), Some(child.shut_down())),
             None => (None, None, None),
         };
         if matches!(silence, Silence::NotReceived) {
@@ -236,9 +243,9 @@ impl ProcessInstance {
             (silence, _) => silence,
         };
         let mut status = self.unhealthy(&silence);
-        // The log has the lines already.
-        log::error!("{status}");
-        status.message += &output.as_ref().map(ProcessOutput::last_lines_of_run).unwrap_or_default();
+        // The log has the process's last lines already.
+        log::error!("{}{status}", named_alone(&planned));
+        status.message += &printed.map(|(output, side)| last_lines_of_run(output.as_ref(), &side)).unwrap_or_default();
         for one in planned {
             one.job.finish(Err(status.clone()), times);
         }
@@ -254,6 +261,7 @@ impl ProcessInstance {
             Answer::Responses(responses) => responses,
             Answer::Failed(text) => {
                 let status = Status::internal(self.launcher.failed(&text));
+                self.log_failed(&planned, &text, &status);
                 return planned.into_iter().map(|one| (one.job, Ended::Failed(status.clone()))).collect();
             }
         };
@@ -266,8 +274,21 @@ impl ProcessInstance {
         planned.into_iter().map(each).collect()
     }
 
+    /// Logs why a batch failed, and which requests it had. As in Triton, all of them get the same text.
+    fn log_failed(&self, planned: &[Planned], text: &str, status: &Status) {
+        if planned.len() == 1 {
+            log::error!("{}{status}", named_alone(planned));
+        } else {
+            let ids = named(planned.iter().map(|one| one.job.id()));
+            log::error!(
+                "model instance '{}': a batch failed with the requests {ids}: {text}",
+                self.launcher.instance()
+            );
+        }
+    }
+
     fn unhealthy(&self, silence: &Silence) -> Status {
-        let why = format!("{silence} while it had this request; the next request starts it anew");
+        let why = format!("{silence} while it had this request; it is started anew");
         Status::internal(self.launcher.unhealthy(&why))
     }
 }
@@ -275,6 +296,11 @@ impl ProcessInstance {
 impl Instance for ProcessInstance {
     fn readiness(&self) -> Option<Arc<dyn Readiness>> {
         Some(Arc::clone(&self.health) as _)
+    }
+
+    /// Without a live process, the next request would wait for one.
+    fn is_down(&self) -> bool {
+        self.live.is_none() && self.health.is_down()
     }
 
     /// A decoupled model gets copies: it may use its inputs after it has answered.
@@ -287,9 +313,9 @@ impl Instance for ProcessInstance {
         self.finish();
     }
 
-    fn begin(&mut self, batch: Batch, patience: Duration) -> bool {
+    fn begin(&mut self, batch: Batch, timeout: Duration) -> bool {
         let Batch { jobs, meter } = batch;
-        let (gone, jobs): (Vec<_>, Vec<_>) = jobs.into_iter().partition(Job::is_cancelled);
+        let (gone, jobs): (Vec<_>, Vec<_>) = jobs.into_iter().partition(Job::is_stopped);
         for job in gone {
             job.refuse(Status::new(Code::Cancelled, ""));
         }
@@ -297,7 +323,7 @@ impl Instance for ProcessInstance {
             return true;
         }
         self.begun = match self.send_batch(jobs, meter) {
-            Begun::Sent(under_way) if !patience.is_zero() => self.receive(under_way, Some(patience), None),
+            Begun::Sent(under_way) if !timeout.is_zero() => self.receive(under_way, Some(timeout), None),
             begun => begun,
         };
         matches!(self.begun, Begun::Nothing)
@@ -351,6 +377,34 @@ impl Drop for ProcessInstance {
     }
 }
 
+/// Whether all these requests are of one client. Several requests of the server itself do not count as such: each may have tensors of any client.
+fn are_of_one_client(planned: &[Planned]) -> bool {
+    let mut peers = planned.iter().map(|one| one.job.client().peer);
+    let first = peers.next();
+    planned.len() == 1 || (first != Some(Client::default().peer) && peers.all(|peer| Some(peer) == first))
+}
+
+/// The ids of requests, as the log names them. Clients choose them, so long ones are cut.
+fn named<'j>(ids: impl ExactSizeIterator<Item = &'j str>) -> String {
+    let more = ids.len().saturating_sub(NAMED_REQUESTS_MAX);
+    let one = |id: &str| match id {
+        "" => "<id_unknown>".to_owned(),
+        id => shortened(id),
+    };
+    let ids: Vec<String> = ids.take(NAMED_REQUESTS_MAX).map(one).collect();
+    let ids = ids.join(", ");
+    if more > 0 { format!("[request ids: {ids} and {more} more]") } else { format!("[request ids: {ids}]") }
+}
+
+/// The id of the only request of a batch, as the beginning of a log line about it. Empty for other batches.
+fn named_alone(planned: &[Planned]) -> String {
+    if let [one] = planned { Prefix(&shortened(one.job.id())).to_string() } else { String::new() }
+}
+
+fn shortened(id: &str) -> String {
+    id.chars().take(NAMED_ID_CHARACTERS_MAX).collect()
+}
+
 fn refuse(jobs: Vec<Job>, status: &Status) {
     let times = Times::begin();
     for job in jobs {
@@ -368,11 +422,19 @@ fn plan(
     times: Times,
 ) -> (Vec<Planned>, BatchPacket, Maps) {
     let packet = BatchPacket::new(live.is_packed);
-    let mut planner = Planner { shares: &live.shares, blocks, sizes, maps: Maps::default(), is_decoupled, packet };
+    let mut planner = Planner {
+        shares: &live.shares,
+        blocks,
+        sizes,
+        maps: Maps::default(),
+        is_decoupled,
+        packet,
+        private_inputs: Vec::new(),
+    };
     let mut planned = Vec::with_capacity(jobs.len());
     for job in jobs {
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let cancel = job.cancel().clone();
+        let cancel = live.flag_of(&job);
         match planner.add(number, job) {
             Ok(one) => {
                 live.child.side.watch(std::iter::once((number, cancel)));

@@ -9,7 +9,7 @@
 //! This is the server's side, which is the same for all kinds of child processes. A [`ProcessLauncher`] decides what runs in the child: crate
 //! `python` starts the user's interpreter, crate `isolated` starts this program again with an engine in it. Tensors are not sent: the child maps the
 //! client's own memory ([`nerite_memory::Share`]) and reads and writes there. Other tensors are copied once into blocks that both map. If a child
-//! dies, only its requests fail, and the next request starts another child. `docs/python.md` and `docs/isolated.md` describe the packets. Their types
+//! dies, only its requests fail, and another child is started. `docs/python.md` and `docs/isolated.md` describe the packets. Their types
 //! are in [`packets`].
 //!
 //! ```
@@ -35,6 +35,8 @@ mod host;
 mod instance;
 pub mod limits;
 mod live;
+mod living;
+mod logged;
 mod measured;
 mod os_process;
 mod overtime;
@@ -44,6 +46,8 @@ mod placement;
 mod plan;
 mod process_memory;
 mod process_output;
+mod resident_memory;
+mod restarts;
 mod shares;
 mod spawn;
 mod spent;
@@ -55,14 +59,16 @@ mod words;
 pub use blocks::Blocks;
 pub use calls::Callees;
 pub use channel::{Channel, Packet, memory_file};
-pub use child::{Child, Patience, SideEnd, Silence};
+pub use child::{Child, ProcessTimeouts, SideEnd, Silence};
 pub use host::ProcessHost;
 pub use instance::ProcessInstance;
-pub use live::{Live, ProcessLauncher};
+pub use live::{Hearing, Live, ProcessLauncher};
 pub use os_process::Parent;
 pub use overtime::ExecuteLimit;
 pub use process_memory::ProcessMemory;
-pub use process_output::ProcessOutput;
+pub use process_output::{ProcessOutput, Stream};
+pub use resident_memory::ResidentMemory;
+pub use restarts::Restarts;
 pub use spawn::spawn;
 pub use supervisor::Supervisor;
 pub use waits::{Waiter, Waits};

@@ -23,18 +23,28 @@ pub(crate) const LAST_PACKETS_MAX: usize = 1024;
 /// An output is kept after its request, for another model or a sequence, only while at most 1 / `KEPT_SHARE` of the
 /// memory of all instances is in use. The rest is for the next requests.
 pub const KEPT_SHARE: u64 = 8;
-/// An output is copied if it would hold more than this many times its bytes.
+/// An output is copied if the memory that it would keep has more than this many times its bytes.
 pub const KEPT_TIMES_MAX: usize = 2;
+/// The most sets of readers that the outputs of one instance, or the inputs of one instance together with others, have memory
+/// for. Outputs for further sets are copied.
+pub const READER_SETS_MAX: usize = 256;
 /// The alignment of tensors in memory that several of them share.
 pub const TENSOR_ALIGN: usize = 64;
 /// The pause after a failed start of a process. Each further failure doubles it.
 pub const RESTART_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause after failed starts.
 pub const RESTART_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// The most processes in a row that may die at their first request while other requests wait for the next process. After more such deaths, requests
+/// fail during the pauses.
+pub const DEATHS_AT_REQUESTS_MAX: u32 = 8;
 /// A process that lived for so long was started well, even if nobody used it.
 pub const GOOD_LIFE: Duration = Duration::from_secs(10);
 /// How long a process that has closed its channel may take to end before it is killed.
 pub const CLOSED_MAX: Duration = Duration::from_secs(1);
+/// The most requests of a failed batch that the log names.
+pub const NAMED_REQUESTS_MAX: usize = 16;
+/// The most characters of the id of such a request.
+pub const NAMED_ID_CHARACTERS_MAX: usize = 64;
 /// The most lines of a process's output in an error.
 pub const OUTPUT_LINES_MAX: usize = 20;
 /// The most bytes of such a line.
@@ -45,6 +55,8 @@ pub const RUN_OUTPUT_BYTES_MAX: usize = 2 << 10;
 pub const OUTPUT_BYTES_KEPT: usize = 16 << 10;
 /// The longest wait for the thread that reads the output of a process.
 pub const OUTPUT_READ_MAX: Duration = Duration::from_millis(200);
+/// The interval at which an error that waits for the log lines of a process checks whether they were read.
+pub(crate) const LOGGED_LOOK_EVERY: Duration = Duration::from_millis(1);
 
 const _: () = assert!(OUTPUT_LINE_BYTES_MAX <= RUN_OUTPUT_BYTES_MAX, "the last line is always told");
 const _: () = assert!(OUTPUT_LINES_MAX * (OUTPUT_LINE_BYTES_MAX + 1) <= OUTPUT_BYTES_KEPT);

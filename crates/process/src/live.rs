@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Weak};
 
-use nerite_request::Status;
+use nerite_backend::Job;
+use nerite_request::{Cancel, Status};
 
 use crate::blocks::Blocks;
 use crate::calls::{Callees, Calls, Process};
@@ -11,6 +12,7 @@ use crate::child::Child;
 use crate::os_process::OsProcess;
 use crate::overtime::ExecuteLimit;
 use crate::plan::Sizes;
+use crate::restarts::Restarts;
 use crate::shares::Shares;
 use crate::supervisor::Supervisor;
 
@@ -19,8 +21,11 @@ pub trait ProcessLauncher: Send + Sync {
     /// The instance's name.
     fn instance(&self) -> &str;
 
-    /// Starts a process and initializes the model in it.
-    fn launch(&self) -> Result<Live, Status>;
+    /// Starts a process and initializes the model in it. If the process may make calls during the initialization, it is passed to `hearing` first.
+    fn launch(&self, hearing: &Hearing<'_>) -> Result<Live, Status>;
+
+    /// The counter of the starts after a death.
+    fn restarts(&self) -> &Restarts;
 
     /// Whether its requests may be answered on the channel for calls. This is so for requests of decoupled models, and
     /// for all requests of compiled backends.
@@ -56,14 +61,50 @@ pub struct Live {
     decides: bool,
     /// Whether it reads packed batches.
     pub(crate) is_packed: bool,
+    /// Whether it ends a run when it is told that the clients have gone.
+    ends_runs: bool,
+}
+
+/// Lets the server answer the calls of a process before its model is initialized.
+pub struct Hearing<'h> {
+    pub(crate) launcher: &'h Arc<dyn ProcessLauncher>,
+    pub(crate) blocks: &'h Arc<Blocks>,
+    pub(crate) sizes: &'h Sizes,
+}
+
+impl Hearing<'_> {
+    /// Begins to read the calls of a process, if it makes any and they are not read yet.
+    pub fn begin(&self, live: &mut Live) -> Result<(), Status> {
+        live.hear_calls(self.launcher, self.blocks, self.sizes)
+    }
 }
 
 impl Live {
-    /// `guarded`: whether it maps memory under a guard. Without a guard it gets no memory that its owner may shrink.
-    pub fn new(mut child: Child, guarded: bool) -> Live {
-        child.has_model();
-        let shares = Shares::new(Arc::clone(&child.channel), guarded);
-        Live { child, shares, called: None, calls: None, decides: false, is_packed: false }
+    /// A process with an initialized model. `guarded`: whether it maps memory under a guard. Without a guard it gets no memory that the owner may
+    /// shrink.
+    pub fn new(child: Child, guarded: bool) -> Live {
+        Live::starting(child).initialized(guarded)
+    }
+
+    /// A process whose model is not initialized yet.
+    pub fn starting(child: Child) -> Live {
+        let shares = Shares::new(Arc::clone(&child.channel), false);
+        Live { child, shares, called: None, calls: None, decides: false, is_packed: false, ends_runs: false }
+    }
+
+    /// The same process, whose model is initialized. `guarded` is as for [`Live::new`].
+    #[must_use]
+    pub fn initialized(mut self, guarded: bool) -> Live {
+        self.child.has_model();
+        if guarded {
+            self.shares.set_guarded();
+        }
+        self
+    }
+
+    /// The process, for its first command.
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.child
     }
 
     /// The same process, which makes calls on `channel`.
@@ -77,6 +118,18 @@ impl Live {
     pub fn with_gone_notices(self) -> Live {
         self.child.side.report_gone();
         self
+    }
+
+    /// The same process, which reads its side channel and ends a run when its requests are to end early. A request that may run on after its client
+    /// has gone does not end the run before that.
+    #[must_use]
+    pub fn ending_runs(self) -> Live {
+        Live { ends_runs: true, ..self.with_gone_notices() }
+    }
+
+    /// The flag of a request that the server reports to the process, or that the process may query.
+    pub(crate) fn flag_of(&self, job: &Job) -> Cancel {
+        if self.ends_runs { job.stop().clone() } else { job.cancel().clone() }
     }
 
     /// The same process, whose model reports its own readiness by calls if it `decides`.

@@ -14,6 +14,8 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, pidfd_send_signal, waitid,
 };
 
+use crate::backoff::Served;
+
 /// The parent of a process that the server did not start itself. It reaps the process.
 pub trait Parent: Send + Sync {
     /// Its process ID.
@@ -40,12 +42,21 @@ pub(crate) struct OsProcess {
     ended_ns: AtomicU64,
     /// The text for the log if it ends unexpectedly.
     end_message: OnceLock<String>,
-    /// Why the server killed it, if it did while a request was there.
+    /// Why the server killed it, if it did so by [`OsProcess::kill`].
     killed_because: OnceLock<String>,
+    /// Whether it got a request.
+    had_request: AtomicBool,
+    /// Whether it has answered a request.
+    has_answered: AtomicBool,
 }
+
+/// Called once when the process was reaped.
+pub(crate) type EndNotice = Box<dyn FnOnce() + Send>;
 
 struct State {
     process: Source,
+    /// Called by the supervisor.
+    notice: Option<EndNotice>,
     /// How it ended, once it was reaped. From then on, its ID may belong to another process.
     ended: Option<Ended>,
 }
@@ -80,7 +91,7 @@ impl OsProcess {
     }
 
     fn of(pid: u32, process: Source) -> OsProcess {
-        let state = Mutex::new(State { process, ended: None });
+        let state = Mutex::new(State { process, notice: None, ended: None });
         let (is_reaped, ended_ns) = (AtomicBool::new(false), AtomicU64::new(0));
         OsProcess {
             pid: number_of(pid),
@@ -89,6 +100,8 @@ impl OsProcess {
             ended_ns,
             end_message: OnceLock::new(),
             killed_because: OnceLock::new(),
+            had_request: AtomicBool::new(false),
+            has_answered: AtomicBool::new(false),
         }
     }
 
@@ -148,7 +161,7 @@ impl OsProcess {
         let ended = match &mut state.process {
             Source::Own(process) => {
                 self.kill_group();
-                // It may have left its group. If it were not killed, the wait would last as long as the process.
+                // The process may have left its group. If it were not killed here, the wait would last until it ends by itself.
                 let _ = process.kill();
                 process.wait().ok()
             }
@@ -190,7 +203,7 @@ impl OsProcess {
         }
     }
 
-    /// Why the server killed it, if it did while a request was there.
+    /// Why the server killed it, if it did so by [`OsProcess::kill`].
     pub(crate) fn killed_because(&self) -> Option<&str> {
         self.killed_because.get().map(String::as_str)
     }
@@ -207,9 +220,43 @@ impl OsProcess {
         let mut state = self.lock();
         let by_itself = state.ended.is_none();
         self.end(&mut state);
+        let notice = state.notice.take();
         drop(state);
         if let Some(end_message) = self.end_message.get().filter(|_| by_itself) {
             log::error!("{end_message}");
+        }
+        if let Some(notice) = notice {
+            notice();
+        }
+    }
+
+    /// Calls `notice` on the supervisor's thread when the process has ended, or on this thread if it has ended already. `notice` must not wait.
+    pub(crate) fn when_ended(&self, notice: EndNotice) {
+        let mut state = self.lock();
+        if state.ended.is_none() {
+            state.notice = Some(notice);
+            return;
+        }
+        drop(state);
+        notice();
+    }
+
+    /// Notes that it got a request.
+    pub(crate) fn note_request(&self) {
+        note(&self.had_request);
+    }
+
+    /// Notes that it has answered a request.
+    pub(crate) fn note_answer(&self) {
+        note(&self.has_answered);
+    }
+
+    /// What it has done for requests so far.
+    pub(crate) fn served(&self) -> Served {
+        match (self.had_request.load(Ordering::Relaxed), self.has_answered.load(Ordering::Relaxed)) {
+            (_, true) => Served::Answered,
+            (true, false) => Served::Unanswered,
+            (false, false) => Served::Nothing,
         }
     }
 
@@ -230,6 +277,13 @@ impl OsProcess {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sets a flag. If it is set already, this writes nothing, so that threads do not wait for each other's cache line.
+fn note(flag: &AtomicBool) {
+    if !flag.load(Ordering::Relaxed) {
+        flag.store(true, Ordering::Relaxed);
     }
 }
 
@@ -260,7 +314,7 @@ mod tests {
 
     use super::*;
 
-    /// The parent of a process that the test started, like a template is of the processes that it forks.
+    /// The parent of a process that the test started. It reaps the process as a template does with the processes that it forks.
     struct Here(std::sync::Mutex<Option<Process>>);
 
     impl Parent for Here {
@@ -298,6 +352,27 @@ mod tests {
 
     fn started(program: &str, word: &str) -> OsProcess {
         OsProcess::new(Command::new(program).arg(word).process_group(0).spawn().unwrap())
+    }
+
+    #[test]
+    fn the_end_of_a_process_is_reported_once_whether_before_or_after_somebody_asks() {
+        let count = Arc::new(AtomicU64::new(0));
+        let notice = || {
+            let count = Arc::clone(&count);
+            Box::new(move || {
+                count.fetch_add(1, Ordering::Relaxed);
+            })
+        };
+        let sleeping = started("sleep", "1000");
+        sleeping.when_ended(notice());
+        // The supervisor is notified of every end, also of this process, which is reaped already.
+        sleeping.kill_and_reap();
+        assert_eq!(count.load(Ordering::Relaxed), 0);
+        sleeping.reap_ended();
+        sleeping.reap_ended();
+        assert_eq!(count.load(Ordering::Relaxed), 1);
+        sleeping.when_ended(notice());
+        assert_eq!(count.load(Ordering::Relaxed), 2);
     }
 
     #[test]

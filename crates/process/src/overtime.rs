@@ -1,7 +1,7 @@
 //! How is a process ended if it takes too long to execute a batch?
 //!
-//! A thread of the instance looks at the time, because nobody waits for the process while a batch is left to the front threads. It kills the process.
-//! What follows is the same as after any other end of a process. Instances without a limit have no such thread.
+//! A thread of the instance checks the time, because no thread waits for the process while the front threads handle its batch. The thread kills a
+//! process that takes too long. Then the instance continues as after any other end of a process. Instances without a limit have no such thread.
 
 use std::io;
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use crate::calls::lock;
 use crate::channel::Channel;
 use crate::os_process::OsProcess;
 
-/// The shortest pause between two looks at the time.
+/// The shortest pause between two checks of the time.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 
 /// How long a process may take to execute a batch.
@@ -48,7 +48,7 @@ struct Begun {
 }
 
 impl Begun {
-    /// Whether something of the process waits to be read: its answer, or a question for memory.
+    /// Whether a packet of the process is there to be read: its answer, or a question for memory.
     fn has_said(&self) -> bool {
         self.channel.wait(Duration::ZERO).unwrap_or(true)
     }
@@ -63,7 +63,7 @@ impl Overtime {
         Ok(overtime)
     }
 
-    /// The process has got a batch.
+    /// Notes that the process has got a batch.
     pub(crate) fn begins(&self, os_process: &Arc<OsProcess>, channel: &Arc<Channel>) {
         let mut state = lock(&self.state);
         state.begun =
@@ -73,12 +73,12 @@ impl Overtime {
         }
     }
 
-    /// It has answered, or has ended.
+    /// Notes that the process has answered or has ended.
     pub(crate) fn ends(&self) {
         lock(&self.state).begun = None;
     }
 
-    /// The instance has ended.
+    /// Ends the thread, because the instance has ended.
     pub(crate) fn close(&self) {
         lock(&self.state).is_over = true;
         self.changed.notify_all();
@@ -151,13 +151,13 @@ mod tests {
         let (answered, hangs) = (sleeping(), sleeping());
         overtime.begins(&answered, &channel);
         overtime.ends();
-        // Its answer waits to be read.
+        // Its answer is there to be read.
         theirs.send("{}", &[]).unwrap();
         overtime.begins(&answered, &channel);
         assert!(!answered.ends_within(5 * at_most));
         overtime.ends();
         channel.receive(&mut crate::channel::Packet::default()).unwrap();
-        // It asks for memory, and hangs when it has that.
+        // The process asks for memory, and hangs after it got the memory.
         theirs.send("{}", &[]).unwrap();
         overtime.begins(&hangs, &channel);
         assert!(!hangs.ends_within(5 * at_most));

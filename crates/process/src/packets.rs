@@ -15,11 +15,12 @@ mod calls;
 mod command;
 mod packed;
 mod questions;
+mod ready;
 mod reports;
 mod side;
 mod tensors;
 
-pub use answer::{Answer, Execution, IsReady, Need, Ready, Response, Responses, Said, WrittenResponse};
+pub use answer::{Answer, Execution, IsReady, Need, Response, Responses, Said, WrittenResponse};
 pub use answers_apart::{MemoryCall, Released, RescheduleCall, SendResponse};
 pub use calls::{
     Answered, Call, CallFailed, CallSaid, Done, InferCallRead, MemoryFound, NextOutputMemory, Over, Release, Respond,
@@ -31,6 +32,7 @@ pub use command::{
 };
 pub use packed::BatchPacket;
 pub use questions::{Cancelling, ConfigAnswer, ConfigCall, InferCall, LoadCall, SpaceCall, Taken, UnloadCall};
+pub use ready::{ImportedFile, Ready};
 pub use reports::{MemoryReported, Responded};
 pub use side::{Cancelled, Gone, IsCancelled, LetGo, Log, Measured, MetricQuestion, SideSaid, Unmeasured};
 pub use tensors::{List, OutputMemory, Segment, SegmentOffset, TensorAt};

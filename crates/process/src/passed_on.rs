@@ -1,46 +1,56 @@
 //! If an output stays in the server's memory for another request, which instances may use the memory?
 //!
-//! It is then an input of another model, or of the next request of its sequence.
+//! Such an output is an input of another model, or of the next request of its sequence.
 //!
 //! The memory of an instance is reused when nothing holds it any more. A model in a process may keep an array over its
-//! input after it has answered. Then the server holds the memory until the array is gone. Clients reuse their memory
-//! themselves, so the two kinds of inputs must be distinguished.
+//! input after it has answered. Then the server holds the memory until the array is gone. It cannot do so for a client's
+//! memory, which the client itself reuses. So the server must know which inputs lie in its own memory.
 //!
-//! A process can read and write memory that it has mapped for as long as it lives. So such memory is an input only for
-//! processes of its own instances ([`Sharers`]), which see all that it is reused for. Memory of one instance has inputs
-//! and outputs of that instance. Memory of two instances has only outputs that one of them writes and the other one reads.
+//! A process can read and write mapped memory for as long as it lives, and sees all that the memory is reused for. So a
+//! process gets such inputs only in memory of its own instance, or of a set of instances that it belongs to
+//! ([`Sharers`]). Memory of one instance has inputs and outputs of that instance. Memory of several instances has only
+//! outputs that one of them, or the server, writes and all the others read.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, MutexGuard, PoisonError, Weak};
 
 use nerite_locks::Mutex;
-use nerite_memory::{Buffer, Forget};
+use nerite_memory::{Buffer, ReleaseListener};
 
 /// The outputs of all instances that stayed in their memory.
 static PASSED_ON: LazyLock<Arc<PassedOn>> = LazyLock::new(Arc::default);
 
-/// The instances whose processes may map memory of the server, by their numbers. Both are the same for memory of one instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The instances whose processes may map memory of the server, by their numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sharers {
-    /// The instance that the memory belongs to.
-    pub(crate) owner: u64,
-    /// The instance that reads the owner's outputs there.
-    pub(crate) reader: u64,
+    /// The instance that the memory belongs to. `None` if only the server writes there.
+    pub(crate) owner: Option<u64>,
+    /// The instances that read the owner's outputs there, in ascending order.
+    pub(crate) readers: Arc<[u64]>,
+    /// Whether an output there has several readers. Then the processes of the readers map the memory privately, so that
+    /// none of them changes what the others read.
+    pub(crate) is_joint: bool,
 }
 
 impl Sharers {
     /// Memory of this instance alone.
     pub(crate) fn only(instance: u64) -> Sharers {
-        Sharers { owner: instance, reader: instance }
+        Sharers { owner: Some(instance), readers: Arc::default(), is_joint: false }
     }
 
-    /// Whether the process of this instance may map the memory.
-    pub(crate) fn have(self, instance: u64) -> bool {
-        instance == self.owner || instance == self.reader
+    /// Whether the process of this instance may read inputs in the memory. If an output has several readers, its writer is
+    /// not one of them, because it maps the memory to write there.
+    pub(crate) fn may_read(&self, instance: u64) -> bool {
+        let is_owner = self.owner == Some(instance);
+        if self.is_joint {
+            !is_owner && self.readers.contains(&instance)
+        } else {
+            is_owner || self.readers.contains(&instance)
+        }
     }
 }
 
-/// By the number of the memory: the instances whose processes may map it.
+/// The instances whose processes may map each memory, by the number of the memory.
 #[derive(Default)]
 struct PassedOn(Mutex<HashMap<u64, Sharers>>);
 
@@ -49,7 +59,7 @@ pub(crate) fn note(output: &Buffer, sharers: Sharers) {
     let Some(window) = output.share() else { return };
     let mark = window.share.mark();
     if PASSED_ON.lock().insert(mark.number(), sharers).is_none() {
-        let whole: Weak<dyn Forget> = Arc::downgrade(&(Arc::clone(&PASSED_ON) as Arc<dyn Forget>));
+        let whole: Weak<dyn ReleaseListener> = Arc::downgrade(&(Arc::clone(&PASSED_ON) as Arc<dyn ReleaseListener>));
         mark.notify_on_release(whole);
     }
 }
@@ -63,7 +73,7 @@ pub(crate) fn number(input: &Buffer) -> Option<u64> {
 /// The instances that may use the memory that an input lies in, if an output was left there.
 pub(crate) fn sharers(input: &Buffer) -> Option<Sharers> {
     let number = input.share()?.share.mark().number();
-    PASSED_ON.lock().get(&number).copied()
+    PASSED_ON.lock().get(&number).cloned()
 }
 
 impl PassedOn {
@@ -72,8 +82,8 @@ impl PassedOn {
     }
 }
 
-impl Forget for PassedOn {
-    fn forget(&self, share: u64) {
+impl ReleaseListener for PassedOn {
+    fn on_release(&self, share: u64) {
         self.lock().remove(&share);
     }
 }

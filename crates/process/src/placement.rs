@@ -18,7 +18,7 @@ impl Placement {
         Placement { cores: sched_getaffinity(None).ok(), memory: MemoryPolicy::of_thread().ok() }
     }
 
-    /// Sets them for this thread. If that fails, the processes that it starts have those of the server.
+    /// Sets the cores and the policy for this thread. If that fails, the processes that the thread starts have those of the server.
     pub fn apply(&self) {
         if let Some(cores) = &self.cores {
             let _ = sched_setaffinity(None, cores);
@@ -28,7 +28,7 @@ impl Placement {
         }
     }
 
-    /// Does `work` on a thread that has them, so that a process that it starts has them too.
+    /// Does `work` on a thread with these cores and this policy, so that a process that it starts has them too.
     pub fn within<T>(&self, work: impl FnOnce() -> T) -> T {
         let own = Placement::of_thread();
         if own == *self {

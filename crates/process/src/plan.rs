@@ -7,7 +7,7 @@ use nerite_backend::{Job, Responder};
 use nerite_locks::Mutex;
 use nerite_memory::{Buffer, Slot};
 use nerite_request::Status;
-use nerite_tensor::Tensor;
+use nerite_tensor::{Name, Tensor};
 
 use crate::blocks::{Block, Blocks};
 use crate::packets::{BatchPacket, OutputMemory, Request, SegmentOffset, TensorAt};
@@ -37,7 +37,9 @@ impl Planned {
 
 /// The memory for an output.
 pub(crate) struct OutputTarget {
-    pub(crate) name: String,
+    /// Its index in the model's configuration.
+    pub(crate) index: usize,
+    pub(crate) name: Name,
     pub(crate) location: Option<SegmentOffset>,
     /// Its capacity in bytes.
     pub(crate) capacity: usize,
@@ -95,6 +97,8 @@ pub(crate) struct Planner<'a> {
     pub(crate) is_decoupled: bool,
     /// The requests so far.
     pub(crate) packet: BatchPacket,
+    /// Where inputs of these requests lie in memory that the process maps privately.
+    pub(crate) private_inputs: Vec<SegmentOffset>,
 }
 
 impl Planner<'_> {
@@ -106,7 +110,7 @@ impl Planner<'_> {
             Ok(placed) => placed,
             Err(status) => return Err((job, status)),
         };
-        let targets: Vec<OutputTarget> = job.wanted().map(|name| self.target(job.responder(), name)).collect();
+        let targets = self.targets(job.responder());
         self.write(number, &job, &inputs, &targets);
         Ok(Planned { number, job, inputs: block, targets })
     }
@@ -115,11 +119,22 @@ impl Planner<'_> {
     fn inputs(&mut self, inputs: &[Tensor]) -> Result<(Vec<Option<SegmentOffset>>, Option<Block>), Status> {
         let mut location = |input: &Tensor| {
             // Memory of other instances is reused for requests that this process must not see. A decoupled model may
-            // use its inputs until it drops the request. For that long, only memory that was taken for its inputs is
-            // held.
-            let sharers = passed_on::sharers(&input.data);
-            let is_copied = sharers.is_some_and(|them| self.is_decoupled || !them.have(self.blocks.instance()));
-            if is_copied { None } else { self.shares.location(input.data.share(), &mut self.maps) }
+            // use its inputs until it drops the request, and the server holds only memory that it took for these inputs
+            // for that long. In both cases the input is copied.
+            let Some(sharers) = passed_on::sharers(&input.data) else {
+                return self.shares.location(input.data.share(), &mut self.maps);
+            };
+            if self.is_decoupled || !sharers.may_read(self.blocks.instance()) {
+                return None;
+            }
+            if !sharers.is_joint {
+                return self.shares.location(input.data.share(), &mut self.maps);
+            }
+            let location = self.shares.private_location(input.data.share(), &mut self.maps)?;
+            // Another request of the batch would read what the model wrote to this one's input.
+            let is_first = !self.private_inputs.contains(&location);
+            self.private_inputs.push(location);
+            is_first.then_some(location)
         };
         let mut locations: Vec<Option<SegmentOffset>> = inputs.iter().map(&mut location).collect();
         let apart = |(location, input): (&Option<SegmentOffset>, &Tensor)| location.is_none() && !input.data.is_empty();
@@ -149,24 +164,31 @@ impl Planner<'_> {
         })
     }
 
+    /// The memory for each output that is wanted.
+    pub(crate) fn targets(&mut self, responder: &Responder) -> Vec<OutputTarget> {
+        let wanted = responder.wanted_outputs().indexed();
+        wanted.map(|(index, wanted)| self.target(responder, index, &wanted.name)).collect()
+    }
+
     /// The client's own memory, or memory of the size that was enough last time, or none.
-    pub(crate) fn target(&mut self, responder: &Responder, name: &str) -> OutputTarget {
+    fn target(&mut self, responder: &Responder, index: usize, name: &Name) -> OutputTarget {
         let named = |location, capacity, kind| OutputTarget {
-            name: name.to_owned(),
+            index,
+            name: name.clone(),
             location,
             capacity,
             kind,
             former: Vec::new(),
         };
-        if let Some(slot) = responder.output_slot(name)
+        if let Some(slot) = responder.output_slot(index)
             && let Some(location) = self.shares.location(slot.share(), &mut self.maps)
         {
             return named(Some(location), slot.len(), Kind::Client);
         }
         // If the process cannot access the client's memory, a block is used instead.
-        if (responder.output_slot(name).is_some() || !responder.offers_places())
-            && let Some(size) = self.sizes.get(name)
-            && let Ok(block) = self.blocks.take_for_output(responder, name, *size)
+        if (responder.output_slot(index).is_some() || !responder.offers_places())
+            && let Some(size) = self.sizes.get(name.as_str())
+            && let Ok(block) = self.blocks.take_for_output(responder, index, *size)
             && let Ok(location) = self.block_location(&block)
         {
             return named(Some(location), block.byte_size(), Kind::Block(block));
@@ -205,7 +227,7 @@ pub(crate) mod tests {
     use nerite_backend::ModelVersion;
     use nerite_memory::Extent;
     use nerite_request::{
-        AdmittedRequest, Cancel, Deliver, Parameter, Parameters, Reply, Sequence, SequenceId, Wanted,
+        AdmittedRequest, Cancel, Client, Deliver, Parameter, Parameters, Reply, Sequence, SequenceId, Wanted,
     };
     use nerite_shm::{LeaseLimits, Pools};
     use nerite_tensor::{DataType, Shape};
@@ -215,30 +237,32 @@ pub(crate) mod tests {
     use crate::channel::Channel;
     use crate::passed_on::Sharers;
 
-    /// What is shared with a process, without a process at the other end.
+    /// The shares and the memory of an instance, without a process at the other end of the channel.
     pub(crate) fn nobody() -> (Arc<Shares>, Blocks) {
         let (ours, theirs) = Channel::pair().unwrap();
-        // Its end stays open. Otherwise every packet would fail.
+        // The other end stays open. Otherwise every packet would fail.
         std::mem::forget(theirs);
         (Shares::new(Arc::new(ours), true), Blocks::new(&Pools::new(LeaseLimits::default())))
     }
 
     pub(crate) fn job(inputs: Vec<Tensor>, wanted: Vec<Wanted>, reply: Reply) -> Job {
+        job_of(Client::default(), inputs, wanted, reply)
+    }
+
+    pub(crate) fn job_of(client: Client, inputs: Vec<Tensor>, wanted: Vec<Wanted>, reply: Reply) -> Job {
         let mut parameters = Parameters::new();
         parameters.insert("key", Parameter::String("\"value\"".into()));
         let sequence = Sequence { id: SequenceId::Number(7), start: true, end: false };
         let (id, cancel) = ("i\u{e9}".to_owned(), Cancel::new());
         let request = AdmittedRequest {
             id: id.into(),
-            rows: 1,
             inputs: inputs.into(),
             wanted: wanted.into(),
-            priority: 0,
             timeout_us: 5,
             sequence,
             parameters,
-            cancel,
-            reply,
+            client,
+            ..AdmittedRequest::cancelled_by(cancel, reply)
         };
         Job::new(request, ModelVersion::unmetered("m").begin(), 1)
     }
@@ -250,7 +274,8 @@ pub(crate) mod tests {
         sizes: &HashMap<String, usize>,
     ) -> (Planned, Value, usize) {
         let (maps, packet) = (Maps::default(), BatchPacket::new(false));
-        let mut planner = Planner { shares, blocks, sizes, maps, is_decoupled: false, packet };
+        let mut planner =
+            Planner { shares, blocks, sizes, maps, is_decoupled: false, packet, private_inputs: Vec::new() };
         let planned = planner.add(3, job).map_err(|(_, status)| status).unwrap();
         let BatchPacket::Text(packet) = planner.packet else { panic!("asked for text") };
         (planned, serde_json::from_str(&packet).unwrap(), planner.maps.descriptors.len())
@@ -318,13 +343,18 @@ pub(crate) mod tests {
     fn a_process_is_lent_no_memory_of_other_instances() {
         let (shares, blocks) = nobody();
         let other = Blocks::new(&Pools::new(LeaseLimits::default()));
-        let sharers = |owner, reader| Sharers { owner, reader };
+        let sharers = |owner, readers: &[u64], is_joint| Sharers { owner, readers: readers.into(), is_joint };
         let (mine, foreign) = (blocks.instance(), other.instance());
         for (sharers, is_lent) in [
-            (sharers(mine, mine), true),
-            (sharers(foreign, mine), true),
-            (sharers(mine, foreign), true),
-            (sharers(foreign, foreign), false),
+            (Sharers::only(mine), true),
+            (sharers(Some(foreign), &[mine], false), true),
+            (sharers(Some(mine), &[foreign], false), true),
+            (Sharers::only(foreign), false),
+            (sharers(Some(foreign), &[mine], true), true),
+            (sharers(None, &[mine, foreign], true), true),
+            // This instance writes there, so it could change what the other one reads.
+            (sharers(Some(mine), &[mine, foreign], true), false),
+            (sharers(None, &[foreign], true), false),
         ] {
             let block = other.take(100).unwrap();
             let data = block.buffer();

@@ -1,17 +1,17 @@
 //! How much memory do the processes of a model have, as they report it?
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::Arc;
 
-use nerite_locks::Mutex;
 use nerite_request::report::MemoryUsage;
 
 use crate::child::Child;
+use crate::living::Living;
 use crate::supervisor::Side;
 
 /// The processes of one model version. Each has the model and one instance of it, and is counted as long as it lives.
 #[derive(Default)]
-pub struct ProcessMemory(Mutex<Vec<Weak<Side>>>);
+pub struct ProcessMemory(Living<Side>);
 
 impl ProcessMemory {
     /// Counts this process from now on, with the memory that it has reported already.
@@ -21,8 +21,7 @@ impl ProcessMemory {
 
     /// The sums, by kind and number of device.
     pub fn report(&self) -> Vec<MemoryUsage> {
-        let all: Vec<_> =
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
+        let all = self.0.all();
         let mut sums: BTreeMap<(&'static str, i64), u64> = BTreeMap::new();
         for MemoryUsage { kind, id, bytes } in all.iter().flat_map(|side| side.memory()) {
             let sum = sums.entry((kind, id)).or_default();
@@ -32,9 +31,7 @@ impl ProcessMemory {
     }
 
     fn add_side(&self, side: &Arc<Side>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|known| known.strong_count() > 0);
-        all.push(Arc::downgrade(side));
+        self.0.add(side);
     }
 }
 

@@ -1,14 +1,18 @@
 //! What did a process write last before it ended?
 //!
 //! ```text
-//!   process: standard error ──► pipe ──► a thread of the server: passes it on, and keeps the last bytes
+//!   process: standard output ─► pipe ─┐
+//!            standard error ──► pipe ─┴─► a thread of the server: passes it on, and keeps the last bytes of each
+//!            lines for the log ─► side channel ─► the supervisor: keeps the last lines (`logged.rs`)
 //!
 //!   0 ··········· position at which the last run began ··········· end
 //!                                              └── the error of the run ──┘
 //! ```
 //!
-//! The error of a run goes to its clients. It tells only what the process wrote after the run began, because the bytes before may be about requests of
-//! other clients. A position counts the bytes that are still in the pipe as well, so it does not depend on how soon the thread reads.
+//! The error of a run goes to its clients. It has only lines that the process wrote after the run began, because earlier lines may be about requests
+//! of other clients. A position also counts the bytes that are still in the pipe, so it does not depend on how soon the thread reads. The order in
+//! which a process wrote to different pipes is not known. Standard error comes last, because it has tracebacks and stacks, and the limit on the size
+//! of an error keeps the last lines.
 
 use std::collections::VecDeque;
 use std::io::{self, PipeReader, Read};
@@ -26,12 +30,35 @@ use crate::limits::{
 /// The most bytes that are read at once: what a pipe holds.
 const READ_BYTES: usize = 64 << 10;
 
+/// The text in place of the lines of a run that has requests of several clients.
+const NOT_TOLD: &str =
+    "\n\nWhat it printed last is in the server's log only, because it had requests of several clients.";
+
 /// The output of one process.
 #[derive(Clone)]
 pub struct ProcessOutput(Arc<Shared>);
 
+/// The stream to which a process wrote something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Output,
+    /// Standard error.
+    Error,
+}
+
+/// A run of a model in a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RunOutput {
+    /// The number of its first request.
+    pub(crate) number: u64,
+    /// Whether the error of the run has the lines: all requests that the process has are of one client.
+    pub(crate) is_told: bool,
+}
+
 struct Shared {
-    pipe: PipeReader,
+    /// The pipes, in the order in which an error has their lines.
+    pipes: Vec<(Stream, PipeReader)>,
     /// The longest wait of an error for what the process has written.
     wait_max: Duration,
     state: Mutex<State>,
@@ -41,6 +68,14 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
+    /// The states of the pipes, in the same order.
+    streams: Vec<StreamState>,
+    /// The last run that began.
+    run: Option<RunOutput>,
+}
+
+#[derive(Clone, Default)]
+struct StreamState {
     /// The last bytes that were read.
     last: VecDeque<u8>,
     /// How many bytes were read.
@@ -49,79 +84,113 @@ struct State {
     passed_on: u64,
     /// Whether everything was read.
     is_over: bool,
-    /// The position at which the last run began. `None` if the process had several requests then.
-    run: Option<u64>,
+    /// The position at which the last run began.
+    run: u64,
 }
 
 impl ProcessOutput {
-    /// The output that comes out of this pipe.
+    /// The standard error that comes out of this pipe.
     pub fn new(pipe: PipeReader) -> ProcessOutput {
-        ProcessOutput::waiting(pipe, OUTPUT_READ_MAX)
+        ProcessOutput::waiting(vec![(Stream::Error, pipe)], OUTPUT_READ_MAX)
     }
 
-    pub(crate) fn waiting(pipe: PipeReader, wait_max: Duration) -> ProcessOutput {
-        ProcessOutput(Arc::new(Shared { pipe, wait_max, state: Mutex::default(), progress: Condvar::new() }))
+    /// The standard output and the standard error that come out of these pipes.
+    pub fn of_both(output: PipeReader, error: PipeReader) -> ProcessOutput {
+        ProcessOutput::waiting(vec![(Stream::Output, output), (Stream::Error, error)], OUTPUT_READ_MAX)
     }
 
-    /// Reads until no process has the pipe any more. Calls `pass_on` with each part. Only one thread may call this, once.
-    pub fn read_to_end(&self, mut pass_on: impl FnMut(&[u8])) {
+    pub(crate) fn waiting(pipes: Vec<(Stream, PipeReader)>, wait_max: Duration) -> ProcessOutput {
+        let state = State { streams: vec![StreamState::default(); pipes.len()], run: None };
+        ProcessOutput(Arc::new(Shared { pipes, wait_max, state: Mutex::new(state), progress: Condvar::new() }))
+    }
+
+    /// Reads until no process has the pipes open any more. Calls `pass_on` with each part. This must be called only once.
+    pub fn read_to_end(&self, mut pass_on: impl FnMut(Stream, &[u8])) {
         let mut bytes = vec![0; READ_BYTES];
-        loop {
-            let part = match self.read(&mut bytes) {
-                Ok(0) => break,
-                Ok(count) => bytes.get(..count).unwrap_or_default(),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => break,
-            };
-            pass_on(part);
-            let mut state = self.0.lock();
-            state.passed_on = state.read;
-            drop(state);
-            self.0.progress.notify_all();
+        while let Some(ready) = self.wait() {
+            for at in ready {
+                let Some((stream, pipe)) = self.0.pipes.get(at) else { continue };
+                let part = match self.read(at, pipe, &mut bytes) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Ok(0) | Err(_) => {
+                        self.0.change(at, |state| state.is_over = true);
+                        continue;
+                    }
+                    Ok(count) => bytes.get(..count).unwrap_or_default(),
+                };
+                pass_on(*stream, part);
+                self.0.change(at, |state| state.passed_on = state.read);
+            }
         }
-        self.0.lock().is_over = true;
+        self.0.lock().streams.iter_mut().for_each(|stream| stream.is_over = true);
         self.0.progress.notify_all();
     }
 
-    /// Waits for bytes without the lock, and reads them under it. So each byte is either in the pipe or counted as read.
-    fn read(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        match poll(&mut [PollFd::new(&self.0.pipe, PollFlags::IN)], None) {
-            Ok(_) => {}
-            Err(Errno::INTR) => return Err(io::ErrorKind::Interrupted.into()),
-            Err(error) => return Err(error.into()),
+    /// Waits for bytes or the end of a pipe. Returns the indexes of the pipes that have one of them. `None` if all pipes have ended.
+    fn wait(&self) -> Option<Vec<usize>> {
+        let state = self.0.lock();
+        let open: Vec<usize> = (0..).zip(&state.streams).filter(|(_, one)| !one.is_over).map(|(at, _)| at).collect();
+        drop(state);
+        let pipes = open.iter().filter_map(|at| self.0.pipes.get(*at));
+        let mut polled: Vec<_> = pipes.map(|(_, pipe)| PollFd::new(pipe, PollFlags::IN)).collect();
+        if polled.is_empty() {
+            return None;
         }
+        match poll(&mut polled, None) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Some(Vec::new()),
+            Err(_) => return None,
+        }
+        let ready = open.into_iter().zip(&polled).filter(|(_, one)| !one.revents().is_empty());
+        Some(ready.map(|(at, _)| at).collect())
+    }
+
+    /// Reads available bytes under the lock, so that each byte is either in the pipe or counted as read.
+    fn read(&self, at: usize, mut pipe: &PipeReader, bytes: &mut [u8]) -> io::Result<usize> {
         let mut state = self.0.lock();
-        let count = (&self.0.pipe).read(bytes)?;
-        state.add(bytes.get(..count).unwrap_or_default());
+        let count = pipe.read(bytes)?;
+        if let Some(stream) = state.streams.get_mut(at) {
+            stream.add(bytes.get(..count).unwrap_or_default());
+        }
         Ok(count)
     }
 
-    /// Notes that a run begins. `is_alone`: whether the process has one request, this one.
-    pub(crate) fn begin_run(&self, is_alone: bool) {
+    /// Notes that a run begins.
+    pub(crate) fn begin_run(&self, run: RunOutput) {
         let mut state = self.0.lock();
-        state.run = is_alone.then(|| self.0.written(&state));
+        state.run = Some(run);
+        for (stream, (_, pipe)) in state.streams.iter_mut().zip(&self.0.pipes) {
+            stream.run = stream.written(pipe);
+        }
     }
 
-    /// The last lines since the process started, as the end of an error. Empty if there are none.
-    pub(crate) fn last_lines(&self) -> String {
-        end_of_error(&self.all_passed_on().since(0), usize::MAX)
+    /// The last lines since the process started, and those that it wrote to the log, as the end of an error. Empty if there are none.
+    pub(crate) fn last_lines(&self, logged: &str) -> String {
+        end_of_error(&self.all_passed_on().since(logged, |_| 0), usize::MAX)
     }
 
-    /// The same for the lines since the last run began. Empty as well if the process had several requests then.
-    pub(crate) fn last_lines_of_run(&self) -> String {
+    /// As [`ProcessOutput::last_lines`], for the lines since the last run began. `logged` returns the lines that a run wrote to the log. If the
+    /// process had requests of several clients, the text has no lines and says why.
+    pub(crate) fn last_lines_of_run(&self, logged: impl FnOnce(u64) -> String) -> String {
         let state = self.all_passed_on();
-        state.run.map(|run| end_of_error(&state.since(run), RUN_OUTPUT_BYTES_MAX)).unwrap_or_default()
+        let Some(run) = state.run else { return String::new() };
+        let lines = end_of_error(&state.since(&logged(run.number), |stream| stream.run), RUN_OUTPUT_BYTES_MAX);
+        if run.is_told || lines.is_empty() { lines } else { NOT_TOLD.to_owned() }
     }
 
-    /// Waits until everything that was written so far is passed on. The time is limited, because nobody may read what the server itself writes.
+    /// Waits until everything that was written so far is passed on. The wait is limited, because passing on blocks if nobody reads the server's own
+    /// output.
     pub(crate) fn wait_until_passed_on(&self) {
         drop(self.all_passed_on());
     }
 
     fn all_passed_on(&self) -> MutexGuard<'_, State> {
         let state = self.0.lock();
-        let written = self.0.written(&state);
-        let is_behind = |state: &mut State| !state.is_over && state.passed_on < written;
+        let written: Vec<u64> =
+            state.streams.iter().zip(&self.0.pipes).map(|(one, (_, pipe))| one.written(pipe)).collect();
+        let is_behind = |state: &mut State| {
+            state.streams.iter().zip(&written).any(|(one, written)| !one.is_over && one.passed_on < *written)
+        };
         let waited = self.0.progress.wait_timeout_while(state, self.0.wait_max, is_behind);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
@@ -132,13 +201,28 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many bytes the process has written.
-    fn written(&self, state: &State) -> u64 {
-        state.read + ioctl_fionread(&self.pipe).unwrap_or_default()
+    /// Changes the state of a pipe, and wakes the waiting threads.
+    fn change(&self, at: usize, change: impl FnOnce(&mut StreamState)) {
+        self.lock().streams.get_mut(at).map(change);
+        self.progress.notify_all();
     }
 }
 
 impl State {
+    /// What was written from these positions on. The lines of the log come before the last pipe.
+    fn since(&self, logged: &str, position: impl Fn(&StreamState) -> u64) -> Vec<u8> {
+        let mut parts: Vec<Vec<u8>> = self.streams.iter().map(|stream| stream.since(position(stream))).collect();
+        parts.insert(parts.len().saturating_sub(1), logged.as_bytes().to_vec());
+        parts.join(&b'\n')
+    }
+}
+
+impl StreamState {
+    /// How many bytes the process has written.
+    fn written(&self, pipe: &PipeReader) -> u64 {
+        self.read + ioctl_fionread(pipe).unwrap_or_default()
+    }
+
     fn add(&mut self, bytes: &[u8]) {
         self.read += bytes.len() as u64;
         self.last.extend(bytes.iter().skip(bytes.len().saturating_sub(OUTPUT_BYTES_KEPT)));
@@ -202,7 +286,7 @@ mod tests {
 
     #[track_caller]
     fn check(pieces: &[&str], expect: &[&str]) {
-        let mut state = State::default();
+        let mut state = StreamState::default();
         for piece in pieces {
             state.add(piece.as_bytes());
         }
@@ -238,14 +322,14 @@ mod tests {
     #[test]
     fn control_characters_are_escaped() {
         check(&["\x1b[31mred\x1b[0m\tend\u{85}\u{7f}"], &["\\u001b[31mred\\u001b[0m\tend\\u0085\\u007f"]);
-        let mut state = State::default();
+        let mut state = StreamState::default();
         state.add(b"half \xe2\x82");
         assert_eq!(end_of_error(&state.since(0), usize::MAX), last(&["half \u{fffd}"]));
     }
 
     #[test]
     fn only_what_came_after_a_position_is_shown() {
-        let mut state = State::default();
+        let mut state = StreamState::default();
         state.add(b"of another client, ");
         let position = state.read;
         state.add(b"of this one\n");
@@ -258,14 +342,22 @@ mod tests {
     /// An output whose thread reads nothing before `go` is called, and the process's end of the pipe.
     fn output() -> (ProcessOutput, PipeWriter) {
         let (pipe, writer) = io::pipe().unwrap();
-        (ProcessOutput::waiting(pipe, Duration::from_mins(1)), writer)
+        (ProcessOutput::waiting(vec![(Stream::Error, pipe)], Duration::from_mins(1)), writer)
+    }
+
+    fn begin(output: &ProcessOutput, is_told: bool) {
+        output.begin_run(RunOutput { number: 7, is_told });
+    }
+
+    fn last_of_run(output: &ProcessOutput) -> String {
+        output.last_lines_of_run(|number| if number == 7 { String::new() } else { "of another run".to_owned() })
     }
 
     fn go(output: &ProcessOutput) -> std::thread::JoinHandle<Vec<u8>> {
         let output = output.clone();
         let read = move || {
             let mut all = Vec::new();
-            output.read_to_end(|part| all.extend_from_slice(part));
+            output.read_to_end(|_, part| all.extend_from_slice(part));
             all
         };
         std::thread::Builder::new().spawn(read).unwrap()
@@ -275,26 +367,27 @@ mod tests {
     fn a_run_is_told_what_came_after_its_begin_though_nothing_was_read_by_then() {
         let (output, mut writer) = output();
         writer.write_all(b"of the start\n").unwrap();
-        output.begin_run(true);
+        begin(&output, true);
         writer.write_all(b"of the run\n").unwrap();
         let reader = go(&output);
-        // The pipe is still open, so this waits for the bytes, and not for its end.
-        assert_eq!(output.last_lines_of_run(), last(&["of the run"]));
-        assert_eq!(output.last_lines(), last(&["of the start", "of the run"]));
-        output.begin_run(true);
-        assert_eq!(output.last_lines_of_run(), "");
+        // The pipe is still open, so this waits for the bytes and not for the end of the pipe.
+        assert_eq!(last_of_run(&output), last(&["of the run"]));
+        assert_eq!(output.last_lines(""), last(&["of the start", "of the run"]));
+        begin(&output, true);
+        assert_eq!(last_of_run(&output), "");
         drop(writer);
         assert_eq!(reader.join().unwrap(), b"of the start\nof the run\n", "everything is passed on");
     }
 
     #[test]
-    fn a_run_beside_others_is_told_nothing_until_one_is_alone_again() {
+    fn a_run_of_several_clients_is_told_nothing_until_one_is_alone_again() {
         let (output, mut writer) = output();
         let reader = go(&output);
-        for (is_alone, expect) in [(true, last(&["line"])), (false, String::new()), (true, last(&["line"]))] {
-            output.begin_run(is_alone);
+        for (is_told, expect) in [(true, last(&["line"])), (false, NOT_TOLD.to_owned()), (true, last(&["line"]))] {
+            begin(&output, is_told);
+            assert_eq!(last_of_run(&output), "");
             writer.write_all(b"line\n").unwrap();
-            assert_eq!(output.last_lines_of_run(), expect, "{is_alone}");
+            assert_eq!(last_of_run(&output), expect, "{is_told}");
         }
         drop(writer);
         reader.join().unwrap();
@@ -305,8 +398,34 @@ mod tests {
         let (pipe, mut writer) = io::pipe().unwrap();
         let output = ProcessOutput::new(pipe);
         writer.write_all(b"unread\n").unwrap();
-        output.begin_run(true);
+        begin(&output, true);
         writer.write_all(b"unread as well\n").unwrap();
-        assert_eq!(output.last_lines_of_run(), "");
+        assert_eq!(last_of_run(&output), "");
+    }
+
+    #[test]
+    fn standard_error_is_told_after_standard_output_and_the_lines_of_the_log() {
+        let [(out, mut to_out), (error, mut to_error)] = [io::pipe().unwrap(), io::pipe().unwrap()];
+        let output =
+            ProcessOutput::waiting(vec![(Stream::Output, out), (Stream::Error, error)], Duration::from_mins(1));
+        to_out.write_all(b"earlier\n").unwrap();
+        begin(&output, true);
+        to_error.write_all(b"of a crash\n").unwrap();
+        to_out.write_all(b"printed").unwrap();
+        let read = output.clone();
+        let reader = move || {
+            let mut all = [Vec::new(), Vec::new()];
+            read.read_to_end(|stream, part| all[usize::from(stream == Stream::Error)].extend_from_slice(part));
+            all
+        };
+        let reader = std::thread::Builder::new().spawn(reader).unwrap();
+        let logged = |number: u64| format!("logged in {number}");
+        assert_eq!(output.last_lines_of_run(logged), last(&["printed", "logged in 7", "of a crash"]));
+        // One pipe is at its end, and the other one is still read.
+        drop(to_error);
+        to_out.write_all(b" more\n").unwrap();
+        assert_eq!(output.last_lines("logged"), last(&["earlier", "printed more", "logged", "of a crash"]));
+        drop(to_out);
+        assert_eq!(reader.join().unwrap(), [b"earlier\nprinted more\n".to_vec(), b"of a crash\n".to_vec()]);
     }
 }

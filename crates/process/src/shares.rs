@@ -1,6 +1,6 @@
 //! Which memory has a model's process mapped, and how does it learn of new and removed memory?
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,17 +8,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 
 use nerite_locks::Mutex;
-use nerite_memory::{Forget, Share, SharedWindow};
+use nerite_memory::{ProcessPermit, ReleaseListener, Share, SharedWindow};
 
 use crate::channel::{Channel, memory_file};
 use crate::limits::MAPS_MAX;
-use crate::packets::{Forget as ForgetPacket, Segment, SegmentOffset};
+use crate::packets::{Forget, Segment, SegmentOffset};
 
 /// The memory that one process has mapped.
 pub(crate) struct Shares {
     channel: Arc<Channel>,
-    /// Whether the process has a guard. Without a guard it gets no memory that its owner may shrink.
-    guarded: bool,
+    /// Whether the process has a guard. Without a guard it gets no memory that its owner may shrink. The server knows this once the model is
+    /// initialized.
+    guarded: AtomicBool,
     /// Whether it gets memory of devices by its handle.
     takes_devices: AtomicBool,
     state: Mutex<State>,
@@ -26,7 +27,8 @@ pub(crate) struct Shares {
 
 #[derive(Default)]
 struct State {
-    known: HashSet<u64>,
+    /// The segments that the process has mapped, or that a packet which is being built tells it to map.
+    known: HashMap<u64, ProcessPermit>,
     /// Removed memory that could not be reported to the process at once.
     ended: Vec<u64>,
 }
@@ -43,7 +45,13 @@ pub(crate) struct Maps {
 impl Shares {
     /// A process without mapped memory.
     pub(crate) fn new(channel: Arc<Channel>, guarded: bool) -> Arc<Shares> {
-        Arc::new(Shares { channel, guarded, takes_devices: AtomicBool::new(false), state: Mutex::default() })
+        let (guarded, takes_devices) = (AtomicBool::new(guarded), AtomicBool::new(false));
+        Arc::new(Shares { channel, guarded, takes_devices, state: Mutex::default() })
+    }
+
+    /// From now on the process gets memory that its owner may shrink, because it has a guard.
+    pub(crate) fn set_guarded(&self) {
+        self.guarded.store(true, Ordering::Relaxed);
     }
 
     /// From now on the process gets memory of devices, which it opens by the IPC handle.
@@ -58,17 +66,35 @@ impl Shares {
         window: Option<SharedWindow<'_>>,
         maps: &mut Maps,
     ) -> Option<SegmentOffset> {
+        self.find(window, maps, false)
+    }
+
+    /// The same for memory that the process maps privately: nobody else sees what it writes there.
+    pub(crate) fn private_location(
+        self: &Arc<Shares>,
+        window: Option<SharedWindow<'_>>,
+        maps: &mut Maps,
+    ) -> Option<SegmentOffset> {
+        self.find(window, maps, true)
+    }
+
+    fn find(
+        self: &Arc<Shares>,
+        window: Option<SharedWindow<'_>>,
+        maps: &mut Maps,
+        is_private: bool,
+    ) -> Option<SegmentOffset> {
         let SharedWindow { share, offset } = window?;
         let is_usable = match share.device() {
             Some(_) => self.takes_devices.load(Ordering::Relaxed),
-            None => share.is_sealed() || self.guarded,
+            None => share.is_sealed() || self.guarded.load(Ordering::Relaxed),
         };
         if !is_usable {
             return None;
         }
         let segment = share.mark().number();
         if !self.knows(segment) {
-            self.introduce(share, maps).ok()?;
+            self.introduce(share, maps, is_private).ok()?;
         }
         Some(SegmentOffset { segment, offset })
     }
@@ -87,25 +113,27 @@ impl Shares {
     }
 
     fn knows(&self, segment: u64) -> bool {
-        self.lock().known.contains(&segment)
+        self.lock().known.contains_key(&segment)
     }
 
-    fn introduce(self: &Arc<Shares>, share: &dyn Share, maps: &mut Maps) -> io::Result<()> {
+    fn introduce(self: &Arc<Shares>, share: &dyn Share, maps: &mut Maps, is_private: bool) -> io::Result<()> {
         if maps.descriptors.len() >= MAPS_MAX {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         let segment = share.mark().number();
         let device = share.device();
+        let permit = share.admit_process().ok_or(io::ErrorKind::QuotaExceeded)?;
         let (descriptor, file_offset) = match &device {
             Some(device) => (memory_file(&device.handle)?, 0),
             None => share.open()?,
         };
-        let whole: Weak<dyn Forget> = Arc::downgrade(&(Arc::clone(self) as Arc<dyn Forget>));
+        let whole: Weak<dyn ReleaseListener> = Arc::downgrade(&(Arc::clone(self) as Arc<dyn ReleaseListener>));
         share.mark().notify_on_release(whole);
         let bytes = share.byte_size();
         let device = device.map(|device| device.ordinal);
-        maps.add(Segment { number: segment, bytes, file_offset, is_region: !share.is_sealed(), device }, descriptor);
-        self.lock().known.insert(segment);
+        let is_region = !share.is_sealed();
+        maps.add(Segment { number: segment, bytes, file_offset, is_region, device, is_private }, descriptor);
+        self.lock().known.insert(segment, permit);
         Ok(())
     }
 
@@ -114,15 +142,13 @@ impl Shares {
     }
 }
 
-impl Forget for Shares {
-    fn forget(&self, share: u64) {
+impl ReleaseListener for Shares {
+    fn on_release(&self, share: u64) {
         let mut state = self.lock();
-        if !state.known.remove(&share) {
-            return;
-        }
+        let Some(_permit) = state.known.remove(&share) else { return };
         // It is sent under the lock, so that no later packet is sent before it. If the process is busy, its next
         // request says it.
-        if self.channel.try_notice(&ForgetPacket(&[share]).to_string()).is_err() {
+        if self.channel.try_notice(&Forget(&[share]).to_string()).is_err() {
             state.ended.push(share);
         }
     }
@@ -152,7 +178,7 @@ mod tests {
     use crate::channel::Packet;
 
     fn read(channel: &Channel) -> String {
-        channel.set_patience(Some(std::time::Duration::from_millis(1))).unwrap();
+        channel.set_receive_timeout(Some(std::time::Duration::from_millis(1))).unwrap();
         let mut packet = Packet::default();
         let text = channel.receive(&mut packet).ok().flatten().unwrap_or_default();
         String::from_utf8(text.to_vec()).unwrap()
@@ -163,7 +189,7 @@ mod tests {
         (Arc::new(ours), Channel::from(theirs))
     }
 
-    /// A lease and a region, each behind a buffer of its bytes 128 to 192.
+    /// The bytes 128 to 192 of a lease.
     fn lease() -> Buffer {
         let lease = Pools::new(LeaseLimits::default()).open().take(4096).unwrap();
         lease.buffer(Extent::new(128, 64, 4096).unwrap())
@@ -203,6 +229,26 @@ mod tests {
             assert!(maps.text.ends_with(text) && maps.text.is_empty() != guarded, "{}", maps.text);
         }
         assert_eq!(Shares::new(pair().0, true).location(Buffer::from(vec![1u8]).share(), &mut Maps::default()), None);
+    }
+
+    #[test]
+    fn what_processes_map_counts_as_the_owners_until_they_forget_it() {
+        let key = format!("/nerite-test-shares-counted-{}", std::process::id());
+        let _mine = OwnedRegion::create(&key, 4096).unwrap();
+        let options = nerite_shm::Options { mapped_bytes_max: 2 * 4096, ..nerite_shm::Options::default() };
+        let registry = Registry::new(options);
+        registry.register_system("a", &key, 0, 4096).unwrap();
+        let buffer = registry.locate("a", 0, 8).unwrap().into_buffer();
+        let locate = |shares: &Arc<Shares>| shares.location(buffer.share(), &mut Maps::default());
+        let [first, second] = [(); 2].map(|()| Shares::new(pair().0, true));
+        assert!(locate(&first).is_some() && locate(&first).is_some());
+        assert_eq!((locate(&second), registry.counts().mapped_bytes), (None, 2 * 4096));
+        drop(first);
+        assert_eq!(registry.counts().mapped_bytes, 4096);
+        assert!(locate(&second).is_some());
+        registry.unregister_system("a").unwrap();
+        drop(buffer);
+        assert_eq!(registry.counts().mapped_bytes, 0);
     }
 
     /// A client's region on a GPU.

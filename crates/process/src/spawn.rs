@@ -46,7 +46,7 @@ mod tests {
         let file = File::open("/dev/null").unwrap();
         rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty()).unwrap();
         let mut command = Command::new("sh");
-        // The shell reads the directory with one more descriptor.
+        // The shell opens one more descriptor to read the directory.
         command.args(["-c", "for one in /proc/self/fd/*; do readlink $one; done > $1; test -s $1", "sh"]);
         let folder = tempfile::tempdir().unwrap();
         let output = folder.path().join("told");

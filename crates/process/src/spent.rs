@@ -1,7 +1,7 @@
 //! How long did the phases of an execution in another process take?
 //!
-//! The child reports durations, because its clock starts elsewhere. They are placed so that they end at the arrival of the answer. So the time of the
-//! packets counts as input time.
+//! The child reports durations, because its clock has another origin. The server places them so that the last one ends when the answer arrives. So
+//! the time that the packets take counts as input time.
 
 use nerite_backend::Times;
 

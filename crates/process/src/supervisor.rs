@@ -11,6 +11,7 @@ use std::process::{Child as Process, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use nerite_backend::{Meter, MetricOwner};
 use nerite_locks::Mutex;
@@ -21,7 +22,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use crate::blocks::Block;
 use crate::channel::{Channel, Packet, Received};
-use crate::limits::SIDE_BYTES_MAX;
+use crate::limits::{LOGGED_LOOK_EVERY, OUTPUT_READ_MAX, SIDE_BYTES_MAX};
+use crate::logged::LoggedLines;
 use crate::measured::measured;
 use crate::os_process::OsProcess;
 use crate::packets::{Cancelled, Gone, LetGo, Log, Responded, SideSaid};
@@ -72,8 +74,10 @@ pub(crate) struct Side {
     memory: Mutex<Vec<MemoryUsage>>,
     /// Whether the process reads this channel, and learns from it that a client has gone.
     reports_gone: AtomicBool,
-    /// Whether somebody saw that the process is ending.
+    /// Whether it is known that the process is ending.
     is_ending: AtomicBool,
+    /// The last lines that it wrote to the log.
+    logged: Mutex<LoggedLines>,
 }
 
 impl Side {
@@ -90,6 +94,7 @@ impl Side {
                 memory: Mutex::default(),
                 reports_gone: AtomicBool::new(false),
                 is_ending: AtomicBool::new(false),
+                logged: Mutex::default(),
             }),
             theirs,
         ))
@@ -130,6 +135,13 @@ impl Side {
     /// Removes this request.
     pub(crate) fn unwatch(&self, number: u64) {
         self.cancels().remove(&number);
+    }
+
+    /// From now on, answers the process that this request is cancelled.
+    pub(crate) fn give_up(self: &Arc<Self>, number: u64) {
+        let gone = Cancel::new();
+        gone.cancel();
+        self.watch(std::iter::once((number, gone)));
     }
 
     /// Keeps this memory, because the model's arrays use it.
@@ -174,9 +186,29 @@ impl Side {
         self.is_ending.store(true, Ordering::Release);
     }
 
-    /// Whether somebody saw that the process is ending.
+    /// Whether it is known that the process is ending.
     pub(crate) fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::Acquire)
+    }
+
+    /// The lines that the process has written to the log in the run with this number, or all lines. Waits for those that were sent and not read yet, for a
+    /// limited time.
+    pub(crate) fn logged_lines(&self, run: Option<u64>) -> String {
+        let until = Instant::now() + OUTPUT_READ_MAX;
+        loop {
+            let logged = self.logged();
+            // The lock is held, so each packet is either unread in the channel or counted in these lines.
+            let is_all = logged.is_over || self.channel.unread_bytes() == 0;
+            if is_all || Instant::now() > until {
+                return logged.text(run);
+            }
+            drop(logged);
+            std::thread::park_timeout(LOGGED_LOOK_EVERY);
+        }
+    }
+
+    fn logged(&self) -> MutexGuard<'_, LoggedLines> {
+        self.logged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Releases everything, because the process has ended.
@@ -206,8 +238,10 @@ impl Side {
     /// Reads and handles one packet. An error means that no more packets will come.
     fn receive(&self, packet: &mut Packet) -> io::Result<()> {
         let long;
+        let mut logged = self.logged();
         let text = match self.channel.try_receive(packet) {
             Ok(Received::End) => {
+                logged.is_over = true;
                 self.note_ending();
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -223,6 +257,11 @@ impl Side {
         };
         // A model's code can write to the socket, so invalid packets are ignored.
         let Ok(said) = SideSaid::read(text) else { return Ok(()) };
+        if let Some(line) = said.log() {
+            logged.add(said.log_of(), line.text);
+        }
+        // Writing to the log may block this thread.
+        drop(logged);
         if let Some(line) = said.log() {
             note(line);
         }
@@ -251,7 +290,7 @@ impl Side {
         Ok(())
     }
 
-    /// This does not block: a process that does not read its answers must not delay others.
+    /// Sends an answer without blocking, because a process that does not read its answers must not delay others.
     fn reply(&self, answer: &dyn Display) {
         let _ = self.channel.try_send(&answer.to_string());
     }
@@ -302,7 +341,7 @@ impl Supervisor {
     /// Watches a process: its side channel is read, and it is reaped when it has ended, even if no request uses it
     /// then.
     pub(crate) fn watch(&self, side: Arc<Side>, os_process: Option<Arc<OsProcess>>) -> io::Result<()> {
-        // If its end cannot be watched, the next request finds out.
+        // If the end of the process cannot be watched, the next request notices it.
         let os_process = os_process.and_then(|os_process| os_process.watch().ok().map(|end| (os_process, end)));
         self.order(Order::Watch(Kept { side: Some(side), os_process, calls: None }))
     }
@@ -319,7 +358,7 @@ impl Supervisor {
     }
 
     fn ring(&self) {
-        // The write fails if the counter is full, when the thread is being woken already.
+        // The write fails only if the counter is full. The thread is being woken then.
         let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
     }
 }
@@ -436,6 +475,9 @@ mod tests {
         side.unwatch(1);
         theirs.send(r#"{"cancelled":1}"#, &[]).unwrap();
         assert_eq!(theirs.receive(&mut got).unwrap(), Some(&br#"{"cancelled":false}"#[..]));
+        side.give_up(2);
+        theirs.send(r#"{"cancelled":2}"#, &[]).unwrap();
+        assert_eq!(theirs.receive(&mut got).unwrap(), Some(&br#"{"cancelled":true}"#[..]));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What is recorded of a batch that a process has, and what does the process ask before it answers?
+//! What is recorded about a batch that a process has, and which questions may the process send before its answer?
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use nerite_backend::{Meter, Times};
 use crate::answer;
 use crate::blocks::Blocks;
 use crate::channel::{LongText, Mark};
-use crate::child::{Heard, Silence, said_long};
+use crate::child::{ReceivedAnswer, Silence, said_long};
 use crate::limits::NEEDS_AT_ONCE_MAX;
 use crate::live::Live;
 use crate::packets::{Responses, Said};
@@ -24,7 +24,7 @@ pub(crate) struct UnderWay {
     pub(crate) open: Vec<u64>,
     /// Whether the process has asked for memory for one of its outputs, so it has read the batch.
     pub(crate) is_read: bool,
-    /// Taken before it was sent.
+    /// The mark of the batch's packet.
     pub(crate) mark: Mark,
     /// How often it has asked for memory.
     pub(crate) needs: usize,
@@ -39,12 +39,12 @@ pub(crate) enum Left {
     Reply(String, Vec<OwnedFd>),
     /// A long text is to be read.
     Long(LongText),
-    /// The process asks very often.
+    /// The process has asked for memory very often.
     Needs,
 }
 
 /// Why there is no answer.
-pub(crate) enum Unheard {
+pub(crate) enum NoAnswer {
     Silence(Silence),
     Left(Left),
 }
@@ -57,8 +57,8 @@ pub(crate) enum Answer {
 }
 
 impl UnderWay {
-    /// Finds out whether the process had read the batch. If it asked for memory, it had, even if it left a later packet unread. Otherwise the
-    /// kernel tells whether its last packet was unread. If it was, nothing of the batch was executed.
+    /// Corrects the reason: whether the process had read the batch. If the process has asked for memory, it had read the batch, even if it left a
+    /// later packet unread. Otherwise the kernel reports whether the last packet was unread. If so, no part of the batch was executed.
     fn corrected(&self, live: &Live, silence: Silence) -> Silence {
         match silence {
             Silence::NotReceived if self.is_read => Silence::Closed,
@@ -67,39 +67,39 @@ impl UnderWay {
         }
     }
 
-    fn unheard(&self, live: &Live, silence: Silence) -> Unheard {
-        Unheard::Silence(self.corrected(live, silence))
+    fn no_answer(&self, live: &Live, silence: Silence) -> NoAnswer {
+        NoAnswer::Silence(self.corrected(live, silence))
     }
 
     /// Does the work that was left, then answers the questions of the process until it answers the command. A limited
-    /// `patience` means that the thread must not wait for the process in any other way. With a patience of zero it reads the
+    /// `timeout` means that the thread must not wait for the process in any other way. With a timeout of zero it reads the
     /// packets that are there, and answers at most [`NEEDS_AT_ONCE_MAX`] questions: a front thread is woken only for a
     /// packet that comes later.
     pub(crate) fn converse(
         &mut self,
         live: &mut Live,
         blocks: &Blocks,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
         left: Option<Left>,
-    ) -> Result<Said, Unheard> {
+    ) -> Result<Said, NoAnswer> {
         let mut known = match left {
             None | Some(Left::Needs) => None,
             Some(Left::Long(long)) => Some(said_long(long)),
             Some(Left::Reply(text, descriptors)) => {
-                live.child.send(&text, &descriptors).map_err(|error| self.unheard(live, error))?;
+                live.child.send(&text, &descriptors).map_err(|error| self.no_answer(live, error))?;
                 None
             }
         };
         loop {
-            let heard = match (known.take(), patience) {
-                (Some(said), _) => said.map(Heard::Said),
+            let received = match (known.take(), timeout) {
+                (Some(said), _) => said.map(ReceivedAnswer::Said),
                 (None, Some(Duration::ZERO)) => live.child.answer_at_once(),
-                (None, Some(patience)) => live.child.wait(patience).and_then(|()| live.child.answer_at_once()),
-                (None, None) => live.child.answer().map(Heard::Said),
+                (None, Some(timeout)) => live.child.wait(timeout).and_then(|()| live.child.answer_at_once()),
+                (None, None) => live.child.answer().map(ReceivedAnswer::Said),
             };
-            let said = match heard.map_err(|error| self.unheard(live, error))? {
-                Heard::Said(said) => said,
-                Heard::Long(long) => return Err(Unheard::Left(Left::Long(long))),
+            let said = match received.map_err(|error| self.no_answer(live, error))? {
+                ReceivedAnswer::Said(said) => said,
+                ReceivedAnswer::Long(long) => return Err(NoAnswer::Left(Left::Long(long))),
             };
             let Some(need) = said.need() else {
                 answer::note_lost(&self.planned, said.lost());
@@ -108,15 +108,15 @@ impl UnderWay {
             };
             (self.is_read, self.needs) = (true, self.needs.saturating_add(1));
             let (text, maps) = answer::find_space(&mut self.planned, need, &live.shares, blocks);
-            if patience.is_none() {
-                live.child.send(&text, &maps.descriptors).map_err(|error| self.unheard(live, error))?;
+            if timeout.is_none() {
+                live.child.send(&text, &maps.descriptors).map_err(|error| self.no_answer(live, error))?;
                 continue;
             }
-            if !live.child.try_send(&text, &maps.descriptors).map_err(|error| self.unheard(live, error))? {
-                return Err(Unheard::Left(Left::Reply(text, maps.descriptors)));
+            if !live.child.try_send(&text, &maps.descriptors).map_err(|error| self.no_answer(live, error))? {
+                return Err(NoAnswer::Left(Left::Reply(text, maps.descriptors)));
             }
             if self.needs >= NEEDS_AT_ONCE_MAX {
-                return Err(Unheard::Left(Left::Needs));
+                return Err(NoAnswer::Left(Left::Needs));
             }
         }
     }

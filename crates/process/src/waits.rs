@@ -1,8 +1,8 @@
 //! Do models wait for each other in a cycle?
 //!
 //! A model that sends a request to another model waits in its instance. If all instances of a model wait for models that are blocked in the same way,
-//! no answer can come. So the request that would close the cycle is refused. If the cycle is closed because an instance leaves, requests are
-//! cancelled until it is open. The decisions are pure, apart from the lock.
+//! no answer can come. So the request that would close the cycle is refused. If an instance leaves and this closes a cycle, requests are cancelled
+//! until there is no cycle. Apart from the lock, the decisions are pure functions.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -57,8 +57,8 @@ impl Waits {
 }
 
 impl Waiter {
-    /// Notes that the instance waits for the answer of these models to its request `call`. `false` if the answer could never come. Then it must not
-    /// wait. `cancel` is called if the answer becomes impossible because an instance leaves.
+    /// Notes that the instance waits for the answer of these models to its request `call`. `false` if no answer is possible. Then the instance must
+    /// not wait. `cancel` is called if the answer becomes impossible because an instance leaves.
     pub fn begin(&self, call: u64, targets: Vec<String>, cancel: Cancel) -> bool {
         let mut state = self.waits.lock();
         let Some(instance) = state.instances.get_mut(&self.number) else { return true };
@@ -92,10 +92,10 @@ impl Drop for Waiter {
     fn drop(&mut self) {
         let mut state = self.waits.lock();
         state.instances.remove(&self.number);
-        let hopeless: Vec<Call> = std::iter::from_fn(|| state.take_hopeless()).collect();
+        let deadlocked: Vec<Call> = std::iter::from_fn(|| state.take_deadlocked()).collect();
         drop(state);
-        // This is done without the lock, because a cancelled request calls `end`.
-        for Call { targets, cancel } in hopeless {
+        // Requests are cancelled without the lock, because a cancelled request calls `end`.
+        for Call { targets, cancel } in deadlocked {
             log::warn!(
                 "a request for model '{}' was cancelled: no instance is left that could answer it; give it more instances (instance_group)",
                 targets.first().map_or("", String::as_str)
@@ -113,7 +113,7 @@ impl Call {
 
 impl State {
     /// Takes one call that cannot be answered, if there is any.
-    fn take_hopeless(&mut self) -> Option<Call> {
+    fn take_deadlocked(&mut self) -> Option<Call> {
         let stuck = self.stuck();
         let found = self.instances.iter().find_map(|(number, instance)| {
             let mut calls = instance.calls.iter().filter(|_| stuck.contains(instance.model.as_str()));

@@ -1,6 +1,6 @@
 //! How do models run whose backend is a Python class?
 //!
-//! Triton's Python-based backends; vLLM's is one.
+//! Triton calls them Python-based backends. vLLM's is one.
 //!
 //! ```text
 //!   --backend-directory/vllm/model.py           the class, for all models of backend "vllm"
@@ -19,7 +19,7 @@ use nerite_request::Status;
 use crate::backend_class::BACKEND_CLASS;
 use crate::runtime::Python;
 
-/// A backend that is a Python class. Its models are run as those of the backend `python` are, in processes of their own.
+/// A backend that is a Python class. Its models run in processes of their own, like those of the backend `python`.
 pub struct PythonBackend {
     name: String,
     directory: PathBuf,
@@ -27,7 +27,7 @@ pub struct PythonBackend {
 }
 
 impl PythonBackend {
-    /// The backend of this name, whose class is in `directory`. It shares processes' memory and environments with `python`.
+    /// The backend of this name, whose class is in `directory`. It shares the supervisor, the memory and the environments of `python`.
     pub fn new(name: &str, directory: &Path, python: &Arc<Python>) -> PythonBackend {
         let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
         PythonBackend { name: name.to_owned(), directory, python: Arc::clone(python) }

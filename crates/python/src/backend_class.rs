@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// The file with a backend's class, and the value of `runtime` in a configuration that asks for it.
+/// The name of the file with a backend's class. It is also the value of `runtime` in a configuration that selects such a backend.
 pub const BACKEND_CLASS: &str = "model.py";
 
 /// The backends in a directory that are Python classes: their names and directories.

@@ -1,9 +1,9 @@
-//! Which memory of a GPU does an instance take as it is?
+//! Which memory of a GPU does an instance take without a copy to the host?
 
 use nerite_backend::DeviceAccess;
 use nerite_config::ModelConfig;
 
-/// The memory of an instance on this device, if the model's author wants tensors where they are. By default, as in Triton, all inputs are on the host.
+/// The memory of this device that an instance takes as it is, if its model's parameter says so. By default, as in Triton, all inputs are on the host.
 pub(crate) fn device_access(config: &ModelConfig, device: Option<u32>) -> DeviceAccess {
     let device = device.filter(|_| config.parameter(DeviceAccess::PARAMETER) == Some("no"));
     device.map_or(DeviceAccess::Host, |ordinal| DeviceAccess::on(ordinal, config))

@@ -6,8 +6,8 @@
 //!                                                   why did it not answer? ◄───── probe ◄─────────────┘
 //! ```
 //!
-//! Choosing starts no process, so a server without Python models has no cost. Only if an interpreter failed to run a model, it is started again to
-//! ask for its versions, so that the error can say what to do.
+//! Choosing starts no process, so a server without Python models has no cost. An interpreter is started for its versions only after it failed to run
+//! a model, so that the error can say what to do.
 
 mod activation;
 mod archive;
@@ -31,10 +31,10 @@ use nerite_request::Status;
 use nerite_sandbox::Sandbox;
 
 pub(crate) use environments::Environments;
-pub use look::{PythonFound, find_python};
+pub use look::{PythonFound, check_interpreter, find_python};
 pub use no_python::NoPython;
 use probe::{Fault, VERSION_MIN, version};
-use search::Surroundings;
+use search::SearchEnvironment;
 
 /// Code that runs before the stub in an environment whose libraries were put first in `LD_LIBRARY_PATH`. It restores the variable for programs that
 /// the model starts, which need the system's libraries.
@@ -48,7 +48,7 @@ pub(crate) struct Interpreter {
     origin: Origin,
     /// The variables of its environment's activation. Empty for the user's own interpreter.
     variables: Vec<(&'static str, Option<OsString>)>,
-    /// Keeps the environment's files as long as it may be started.
+    /// Keeps the files of an unpacked environment while the interpreter may be started.
     unpacked: Option<Arc<environments::Unpacked>>,
     /// The sandbox of its processes, if they have one.
     sandbox: Option<Arc<Sandbox>>,
@@ -89,11 +89,11 @@ impl Interpreter {
         start_max: Duration,
         sandbox: Option<&Arc<Sandbox>>,
     ) -> Result<Interpreter, NoPython> {
-        let surroundings = Surroundings::of_process();
+        let search = SearchEnvironment::of_process();
         if let Some(named) = environment.filter(|named| !named.is_empty()) {
-            return environments.interpreter(named, model_dir, &surroundings, start_max, sandbox);
+            return environments.interpreter(named, model_dir, &search, start_max, sandbox);
         }
-        let (program, origin) = surroundings.find(setting)?;
+        let (program, origin) = search.find(setting)?;
         Ok(Interpreter { program, origin, variables: Vec::new(), unpacked: None, sandbox: sandbox.map(Arc::clone) })
     }
 
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(made(Vec::new()).text("run()"), "run()");
         let conda = made(vec![("LD_LIBRARY_PATH", Some("/e/lib:/usr/x".into()))]);
         assert_eq!(conda.text("run()"), format!("{PUT_LIBRARIES_BACK}run()"));
-        let Ok((python, _)) = Surroundings::of_process().find(None) else { return };
+        let Ok((python, _)) = SearchEnvironment::of_process().find(None) else { return };
         for (given, left) in [("/e/lib:/usr/x:/y", "/usr/x:/y"), ("/e/lib", "")] {
             let text = conda.text("import os; print(os.environ['LD_LIBRARY_PATH'], end='')");
             let output = Command::new(&python).args(["-c", &text]).env("LD_LIBRARY_PATH", given).output().unwrap();

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nerite_process::{Channel, Child, Patience, Silence, Supervisor, memory_file};
+use nerite_process::{Channel, Child, ProcessTimeouts, Silence, Supervisor, memory_file};
 use nerite_request::Status;
 
 use crate::guard_library;
@@ -30,24 +30,24 @@ impl Launch {
         let mut command = self.interpreter.command();
         command.args(["-u", "-c", &self.interpreter.text(stub::LAUNCHER)]);
         let (calls, calls_theirs) = Channel::pair()?;
-        let (output, pipe) = printed::pipe()?;
-        command.stderr(pipe);
+        let printed = printed::pipes()?;
+        command.stdout(printed.output).stderr(printed.error);
         let mut others = vec![calls_theirs];
         if !guard_library::LIBRARY.is_empty() {
             others.push(memory_file(guard_library::LIBRARY)?);
         }
-        let child = Child::start(supervisor, command, self.patience(), stub::modules(), others)?;
-        Ok((child.with_output(output), calls))
+        let child = Child::start(supervisor, command, self.timeouts(), stub::modules(), others)?;
+        Ok((child.with_output(printed.read), calls))
     }
 
-    /// The same without time limits, for a process that somebody debugs.
+    /// The same launch without time limits, for a process that is debugged.
     pub(crate) fn debugged(self) -> Launch {
         Launch { start_max: DEBUGGED_MAX, execute_max: None, ..self }
     }
 
     /// The time limits of its answers.
-    pub(crate) fn patience(&self) -> Patience {
-        Patience { first: self.start_max, last: self.start_max }
+    pub(crate) fn timeouts(&self) -> ProcessTimeouts {
+        ProcessTimeouts { first: self.start_max, last: self.start_max }
     }
 
     /// Why a process that was started at `began` did not answer, if the interpreter is the cause.
@@ -67,7 +67,7 @@ impl Launch {
         ))
     }
 
-    /// The error if the system starts no process, or if it ended before it got its first packet.
+    /// The error if the process cannot be started, or if it ended before it got its first packet.
     pub(crate) fn unstarted(&self, error: io::Error, began: Instant) -> Status {
         let blame = match error.kind() {
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => self.blame(&Silence::NotReceived, began),

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each instance has its own process, with the user's own interpreter. This crate chooses the interpreter, starts it with the stub, and explains its
-//! failures. Rules for all models in processes of their own are in crate `process`. `docs/python.md` describes the packets. The other end of the
+//! failures. Crate `process` has the rules for all models in processes of their own. `docs/python.md` describes the packets. The other end of the
 //! channel is `python/nerite/model`.
 //!
 //! ```
@@ -36,6 +36,6 @@ mod terminal;
 
 pub use backend::PythonBackend;
 pub use backend_class::{BACKEND_CLASS, python_backends_in};
-pub use interpreter::{NoPython, PythonFound, find_python};
+pub use interpreter::{NoPython, PythonFound, check_interpreter, find_python};
 pub use runtime::Python;
 pub use terminal::{TerminalRun, TerminalRunError, run_in_terminal};

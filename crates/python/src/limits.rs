@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The most bytes that are kept of the output of an interpreter that is asked for its versions.
+/// The most bytes that are kept of the output of an interpreter whose versions are queried.
 pub const SAID_BYTES_MAX: usize = 64 << 10;
 /// The most entries of a packed environment. The largest ones in use have a quarter of that.
 pub const ARCHIVE_ENTRIES_MAX: u64 = 1 << 20;
@@ -16,5 +16,5 @@ pub const ARCHIVE_NAME_BYTES_MAX: usize = 4096;
 pub const ARCHIVE_DEPTH_MAX: usize = 128;
 /// The longest limit of the time of `execute`. A longer one would be no limit.
 pub const EXECUTE_MAX: Duration = Duration::from_hours(24);
-/// The time limits of a process that waits for a debugger: a year, so none.
+/// The time limits of a process that waits for a debugger. A year means no limit.
 pub const DEBUGGED_MAX: Duration = Duration::from_hours(24 * 365);

@@ -1,17 +1,20 @@
 //! How is one version of a Python model checked, and how is an instance of it started?
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use nerite_backend::{CostBound, DeviceAccess, Instance, InstanceSpec, LoadContext, Model, Models};
+use nerite_backend::{CostBound, DeviceAccess, ImportedFiles, Instance, InstanceSpec, LoadContext, Model, Models};
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_config::{ModelConfig, to_json};
-use nerite_process::packets::{Initialize, Model as ModelNames};
+use nerite_locks::Mutex;
+use nerite_process::packets::{Initialize, Model as ModelNames, Ready};
 use nerite_process::{
-    Blocks, Callees, ExecuteLimit, Live, ProcessInstance, ProcessLauncher, Silence, Supervisor, Waiter, Waits,
+    Blocks, Callees, ExecuteLimit, Hearing, Live, ProcessInstance, ProcessLauncher, ResidentMemory, Restarts, Silence,
+    Supervisor, Waiter, Waits,
 };
 use nerite_request::Status;
+use nerite_request::report::MemoryUsage;
 use nerite_shm::Pools;
 
 use crate::backend_class::BACKEND_CLASS;
@@ -33,6 +36,12 @@ pub(crate) struct PythonModel {
     pub(crate) template: Option<Arc<Template>>,
     /// Where its processes wait for a debugger, if the operator wants that.
     pub(crate) debug: Option<Debugged>,
+    /// The files that its processes imported.
+    pub(crate) imported: Arc<Mutex<ImportedFiles>>,
+    /// The memory of its processes.
+    pub(crate) memory: Arc<ResidentMemory>,
+    /// How often its processes were started anew.
+    pub(crate) restarts: Arc<Restarts>,
 }
 
 /// Starts the process of one instance, and a new one after each end.
@@ -49,12 +58,15 @@ struct PythonLauncher {
     takes_devices: bool,
     models: Models,
     waiter: Arc<Waiter>,
+    imported: Arc<Mutex<ImportedFiles>>,
+    memory: Arc<ResidentMemory>,
+    restarts: Arc<Restarts>,
 }
 
 impl Model for PythonModel {
     /// Its process does the work, so the server's thread only waits.
     fn cost_bound(&self) -> CostBound {
-        CostBound::Patience
+        CostBound::Timeout
     }
 
     fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
@@ -83,8 +95,24 @@ impl Model for PythonModel {
             takes_devices,
             models,
             waiter,
+            imported: Arc::clone(&self.imported),
+            memory: Arc::clone(&self.memory),
+            restarts: Arc::clone(&self.restarts),
         };
-        Ok(Box::new(ProcessInstance::start(Box::new(launcher), Blocks::new(&self.pools))?))
+        let blocks = Blocks::new(&self.pools).confined(self.launch.interpreter.is_confined());
+        Ok(Box::new(ProcessInstance::start(Box::new(launcher), blocks)?))
+    }
+
+    fn memory_usage(&self) -> Vec<MemoryUsage> {
+        self.memory.report()
+    }
+
+    fn restarts(&self) -> u64 {
+        self.restarts.count()
+    }
+
+    fn imported_files(&self) -> ImportedFiles {
+        lock(&self.imported).clone()
     }
 
     fn takes_device_memory(&self, spec: &InstanceSpec) -> DeviceAccess {
@@ -95,6 +123,10 @@ impl Model for PythonModel {
 impl ProcessLauncher for PythonLauncher {
     fn instance(&self) -> &str {
         &self.instance
+    }
+
+    fn restarts(&self) -> &Restarts {
+        &self.restarts
     }
 
     fn is_decoupled(&self) -> bool {
@@ -114,15 +146,20 @@ impl ProcessLauncher for PythonLauncher {
         format!("Failed to process the request(s) for model '{}', message: {text}", self.instance)
     }
 
-    fn launch(&self) -> Result<Live, Status> {
+    fn launch(&self, hearing: &Hearing<'_>) -> Result<Live, Status> {
         let began = Instant::now();
-        let (mut child, calls) = match &self.template {
+        let (child, calls) = match &self.template {
             Some(template) => template.fork()?,
             None => self.launch.start(&self.supervisor).map_err(|error| self.launch.unstarted(error, began))?,
         };
+        self.memory.add(&child);
         child.measure(self.models.metrics().owner());
-        let answer = child.first(&self.command);
-        let answer = answer.map_err(|silence| self.silent(&silence, began, &child.last_lines()))?;
+        let callees = Callees { models: self.models.clone(), waiter: Arc::clone(&self.waiter) };
+        let mut live = Live::starting(child).calling(calls, &self.supervisor, callees);
+        // The model may load other models in `initialize`.
+        hearing.begin(&mut live)?;
+        let answer = live.child().first(&self.command);
+        let answer = answer.map_err(|silence| self.silent(&silence, began, &live.child().last_lines()))?;
         if let Some(Some(error)) = answer.error() {
             return Err(Status::internal(error));
         }
@@ -130,14 +167,26 @@ impl ProcessLauncher for PythonLauncher {
         let (python, numpy) = (ready.python.unwrap_or("unknown"), ready.numpy.unwrap_or("unknown"));
         log::debug!("instance '{}': Python {python}, numpy {numpy}, guard: {}", self.instance, ready.guard);
         self.launch.interpreter.check_version(python)?;
-        let callees = Callees { models: self.models.clone(), waiter: Arc::clone(&self.waiter) };
-        let decides = ready.decides;
-        let live = Live::new(child, ready.guard).packed().taking_devices(self.takes_devices);
-        Ok(live.deciding(decides).calling(calls, &self.supervisor, callees))
+        self.note_imported(&ready);
+        let (guard, decides) = (ready.guard, ready.decides);
+        Ok(live.initialized(guard).packed().taking_devices(self.takes_devices).deciding(decides))
     }
 }
 
 impl PythonLauncher {
+    /// Notes what the process imported. The report of a process in a sandbox is ignored. It could name a file that the process cannot read, and the
+    /// next reload would reveal whether that file changed.
+    fn note_imported(&self, ready: &Ready<'_>) {
+        if self.launch.interpreter.is_confined() {
+            return;
+        }
+        let mut imported = lock(&self.imported);
+        for file in &ready.imported {
+            imported.note(Path::new(file.path), file.bytes, file.modified_ns);
+        }
+        imported.note_unreported(ready.unreported);
+    }
+
     fn silent(&self, silence: &Silence, began: Instant, last_lines: &str) -> Status {
         let (instance, interpreter) = (&self.instance, &self.launch.interpreter);
         match silence {
@@ -152,7 +201,7 @@ impl PythonLauncher {
     }
 }
 
-/// The template, if the model's parameter `SHARE_INITIALIZE` asks for one.
+/// The template, if the model's parameter `SHARE_INITIALIZE` requests one.
 pub(crate) fn template(
     context: &LoadContext,
     supervisor: &Supervisor,
@@ -191,8 +240,8 @@ fn initialize(
     Initialize { args: &args, model: &model, decoupled, template, debug }.to_string()
 }
 
-/// What each command says of the model: names and directories. `class_dir` is the directory of the backend's class, if the model has no class of its
-/// own.
+/// The model's names and directories, which are part of each command. `class_dir` is the directory of the backend's class, if the model has no class
+/// of its own.
 pub(crate) fn model_names<'a>(context: &'a LoadContext, instance: &'a str, class_dir: Option<&Path>) -> ModelNames<'a> {
     ModelNames {
         name: &context.model,
@@ -234,6 +283,10 @@ pub(crate) fn kind(config: &ModelConfig, spec: &InstanceSpec) -> &'static str {
         (None, Some(Kind::Model)) => "MODEL",
         (None, _) => "CPU",
     }
+}
+
+fn lock(imported: &Mutex<ImportedFiles>) -> MutexGuard<'_, ImportedFiles> {
+    imported.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub(crate) fn absolute(path: &Path) -> String {

@@ -112,6 +112,9 @@ impl Python {
             context: context.clone(),
             waits: Arc::clone(&self.waits),
             debug,
+            imported: Arc::default(),
+            memory: Arc::default(),
+            restarts: Arc::default(),
         }))
     }
 }

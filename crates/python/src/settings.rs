@@ -71,7 +71,7 @@ impl Debugged {
         }
     }
 
-    /// The port of the model's instance of this number.
+    /// The port of the model's instance with this index.
     pub(crate) fn port_of(&self, index: usize) -> Result<u16, Status> {
         let port = u16::try_from(index).ok().and_then(|index| self.port.checked_add(index));
         port.ok_or_else(|| {
@@ -95,8 +95,7 @@ pub(crate) fn execute_max(key: &str, value: &str) -> Result<Option<Duration>, St
     }
 }
 
-/// The model's parameter `FORCE_CPU_ONLY_INPUT_TENSORS`. Inputs are in the host's memory whatever it says, but other values are refused, with Triton's
-/// text.
+/// Checks the model's parameter `FORCE_CPU_ONLY_INPUT_TENSORS`. Values other than `yes` and `no` are refused, with Triton's text.
 pub(crate) fn check_input_memory(value: Option<&str>) -> Result<(), Status> {
     match value {
         None | Some("yes" | "no") => Ok(()),

@@ -1,6 +1,6 @@
 //! Which code runs in a model's process before the model?
 //!
-//! The sources of `python/nerite/model`, which are built into the server, so the user's interpreter needs no package of this project.
+//! The code of `python/nerite/model`. Its sources are built into the server, so the user's interpreter needs no package of this project.
 
 use std::sync::OnceLock;
 
@@ -16,7 +16,7 @@ macro_rules! part {
     };
 }
 
-/// Every other module by its name.
+/// The modules that the server sends, by name.
 const MODULES: &[(&str, &str)] = &[
     ("nerite_model", include_str!("../../../python/nerite/model/__init__.py")),
     part!("answer"),
@@ -30,6 +30,7 @@ const MODULES: &[(&str, &str)] = &[
     part!("decoupled"),
     part!("dlpack"),
     part!("errors"),
+    part!("imports"),
     part!("loading"),
     part!("logger"),
     part!("loop"),
@@ -47,6 +48,7 @@ const MODULES: &[(&str, &str)] = &[
     part!("tensors"),
     part!("unmapping"),
     part!("utils"),
+    part!("waiting"),
     part!("workers"),
 ];
 

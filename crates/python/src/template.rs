@@ -12,9 +12,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use nerite_locks::Mutex;
 use nerite_process::packets::{FORK, Reap, Said};
 use nerite_process::{Channel, Child, Parent, SideEnd, Silence, Supervisor};
 use nerite_request::Status;
@@ -22,8 +23,8 @@ use nerite_request::Status;
 use crate::launch::Launch;
 use crate::printed;
 
-/// The time limit of a template's answer that it has reaped a process. The template has no other work, but its callers
-/// may have.
+/// The time limit of a template's answer that it has reaped a process. It is short, because the template has no other work and its callers must not
+/// be delayed.
 const REAP_MAX: Duration = Duration::from_millis(100);
 
 /// The template of one version of a model.
@@ -42,7 +43,7 @@ struct Process {
     child: Mutex<Child>,
     /// Its process ID.
     pid: u32,
-    /// It has ended, or did not answer in time. A later answer could belong to an earlier command, so it is not used any more.
+    /// Whether it has ended or did not answer in time. It is not used any more then, because a later answer could belong to an earlier command.
     is_useless: AtomicBool,
     /// Processes that have ended and were not reaped yet.
     unreaped: Mutex<Vec<u32>>,
@@ -58,7 +59,7 @@ impl Template {
 
     /// Forks a process with the model. Also returns the server's end of its channel for calls.
     pub(crate) fn fork(&self) -> Result<(Child, Channel), Status> {
-        // Instances of one model are made one after another.
+        // The lock is held for the whole fork. Instances of one model are made one after another.
         let mut process = lock(&self.process);
         if let Some(running) = &*process {
             match running.fork(&self.supervisor, &self.launch) {
@@ -106,17 +107,17 @@ impl Process {
         let (channel, channel_theirs) = Channel::pair().map_err(system)?;
         let (side, side_theirs) = SideEnd::pair().map_err(system)?;
         let (calls, calls_theirs) = Channel::pair().map_err(system)?;
-        let (output, stderr_theirs) = printed::pipe().map_err(system)?;
+        let printed = printed::pipes().map_err(system)?;
         let mut child = lock(&self.child);
         self.reap_all(&mut child);
-        let theirs = [channel_theirs, side_theirs, calls_theirs, stderr_theirs.into()];
+        let theirs = [channel_theirs, side_theirs, calls_theirs, printed.output.into(), printed.error.into()];
         let answer =
             self.request(&mut child, FORK, &theirs, launch.start_max).map_err(|silence| silence.to_string())?;
         drop(child);
         let pid = answer.forked().ok_or_else(|| answer.error().flatten().unwrap_or("it forked nothing").to_owned())?;
         let parent = Arc::clone(self) as Arc<dyn Parent>;
-        let forked = Child::adopt(supervisor, pid, parent, (channel, side), launch.patience());
-        Ok((forked.map_err(system)?.with_output(output), calls))
+        let forked = Child::adopt(supervisor, pid, parent, (channel, side), launch.timeouts());
+        Ok((forked.map_err(system)?.with_output(printed.read), calls))
     }
 
     fn request(
@@ -150,13 +151,13 @@ impl Parent for Process {
     }
 
     fn is_there(&self) -> bool {
-        // The thread that holds the lock is using it.
+        // If the lock is held, another thread is using the process, so it counts as running.
         self.child.try_lock().map_or(true, |child| !child.has_ended())
     }
 
     fn reap(&self, pid: u32) -> Option<ExitStatus> {
         lock(&self.unreaped).push(pid);
-        // While it starts a process, this does not wait for it. It is asked to reap this process before the next fork.
+        // If another thread uses the template, this does not wait. The process is then reaped before the next fork.
         let mut child = self.child.try_lock().ok()?;
         self.reap_all(&mut child)
     }

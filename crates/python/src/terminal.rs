@@ -19,9 +19,27 @@ use crate::stub;
 /// How long the unpacking of an environment may take.
 const UNPACK_MAX: Duration = Duration::from_mins(10);
 
-/// What the interpreter runs. Its own folder comes last in the path, so that it hides no module of the model.
-const PROGRAM: &str =
-    "import sys; sys.path.append(sys.argv[1]); from nerite_model import trial; trial.run(sys.argv[2])";
+/// The program of the interpreter. The folder with its modules comes last in the path, so that it hides no module of the model. An interpreter that
+/// is too old or has no numpy ends with [`UNFIT`].
+const PROGRAM: &str = "\
+import sys
+if sys.version_info < (3, 9):
+    sys.exit(113)
+try:
+    import numpy
+except ImportError:
+    sys.exit(113)
+sys.path.append(sys.argv[1])
+from nerite_model import trial
+trial.run(sys.argv[2])
+";
+
+/// The exit status of an interpreter that cannot run models. Because a model may end with the same status, the interpreter is then probed for the
+/// reason.
+const UNFIT: i32 = 113;
+
+/// How long the probe of the interpreter may take.
+const ASKED_MAX: Duration = Duration::from_mins(1);
 
 /// The modules that take the place of Triton's, for interpreters that the model starts.
 const ALIASES: [&str; 2] = ["triton_python_backend_utils", "c_python_backend_utils"];
@@ -47,7 +65,7 @@ pub struct TerminalRun<'a> {
     pub runs: u32,
     /// Whether Python's debugger stops at the first line of `execute`, and where the model raises.
     pub pdb: bool,
-    /// Whether the time of `execute` is told by function.
+    /// Whether the time of `execute` is reported by function.
     pub profile: bool,
 }
 
@@ -57,6 +75,9 @@ pub enum TerminalRunError {
     /// No Python can run it.
     #[error("no Python to run the model: {}{}{}", .0.found, if .0.cure.is_empty() { "" } else { "; " }, .0.cure)]
     NoPython(NoPython),
+    /// The chosen Python cannot run it. The text has the reason and the cure.
+    #[error("{0}")]
+    Unfit(String),
     /// The files for the interpreter cannot be written.
     #[error("cannot write the modules for the interpreter: {0}")]
     Files(io::Error),
@@ -71,7 +92,7 @@ pub enum TerminalRunError {
 }
 
 /// Runs a model in this terminal, and waits for its end. What it prints goes to this program's own output. The status is 0 if all went well, 1 if the
-/// model failed, and 2 if it cannot be run as asked.
+/// model failed, and 2 if it cannot be run as requested.
 pub fn run_in_terminal(run: &TerminalRun<'_>) -> Result<ExitStatus, TerminalRunError> {
     let environments = Environments::default();
     let environment = run.config.parameter("EXECUTION_ENV_PATH");
@@ -79,14 +100,19 @@ pub fn run_in_terminal(run: &TerminalRun<'_>) -> Result<ExitStatus, TerminalRunE
         .map_err(TerminalRunError::NoPython)?;
     let modules = write_modules().map_err(TerminalRunError::Files)?;
     let mut command = interpreter.command();
-    // In a file, because one argument of a program has 128 KiB at most.
+    // The run is described in a file, because one argument of a program has 128 KiB at most.
     let run_file = modules.path().join("run.json");
     fs::write(&run_file, described(run)).map_err(TerminalRunError::Files)?;
     command.args(["-u", "-c", &interpreter.text(PROGRAM)]).arg(modules.path()).arg(run_file);
     let status =
         command.status().map_err(|cause| TerminalRunError::Start { interpreter: interpreter.to_string(), cause });
+    let may_be_unfit = status.as_ref().is_ok_and(|status| status.code() == Some(UNFIT));
+    let unfit = may_be_unfit.then(|| interpreter.blame(ASKED_MAX)).flatten();
     environments.end();
-    status
+    match unfit {
+        Some(unfit) => Err(TerminalRunError::Unfit(unfit.message)),
+        None => status,
+    }
 }
 
 /// A folder with the modules that run the model. It is removed when this is dropped.
@@ -105,7 +131,7 @@ fn write_modules() -> io::Result<tempfile::TempDir> {
     Ok(folder)
 }
 
-/// What `trial.run` is told, in JSON.
+/// The description of the run, in JSON, as `trial.run` reads it.
 fn described(run: &TerminalRun<'_>) -> String {
     let (name, version) = (run.model, run.version.to_string());
     let model_dir = absolute(run.model_dir);

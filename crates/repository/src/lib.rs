@@ -44,7 +44,7 @@ pub use lifecycle::{Generation, Lifecycle, LoadOutcome, LoadPlan, LoadStep, Oper
 pub use order::{Order, load_order};
 pub use residence::{Residence, Vacancy};
 pub use store::{
-    Facts, Fingerprint, Labels, Listing, ModelDir, ModelSource, PollError, Store, StoreError, StoreOptions, Warning,
-    check_name,
+    Facts, FileStates, Fingerprint, Labels, Listing, ModelDir, ModelSource, PollError, Store, StoreError, StoreOptions,
+    Warning, check_name, labels_bytes,
 };
 pub use watch::{Changed, Coverage, RepositoryWatch};

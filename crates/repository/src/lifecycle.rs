@@ -9,7 +9,7 @@
 //!                                └───────────────────────────────────────────────┘ (those that loaded well)
 //! ```
 //!
-//! A ready ensemble that does not fit its parts any more becomes `Misfit`, and by a load or an unload `Ready` or `Unloaded`.
+//! A ready ensemble that no longer fits its parts becomes `Misfit`. A load makes it `Ready` again, and an unload makes it `Unloaded`.
 //!
 //! A version stays ready while its successor loads. Only the operation knows the successor, which replaces the version when all versions of the
 //! operation are loaded. Each function is one event, and returns what the driver must do.
@@ -119,7 +119,7 @@ pub struct Withdrawn {
     pub retire: Vec<Generation>,
 }
 
-/// The models that were ever asked for, and the unfinished operations.
+/// The models that were ever requested, and the unfinished operations.
 #[derive(Clone, Debug, Default)]
 pub struct Lifecycle {
     models: BTreeMap<Arc<str>, Known>,
@@ -127,7 +127,7 @@ pub struct Lifecycle {
     last: Operation,
 }
 
-/// A model that was asked for at least once.
+/// A model that was requested at least once.
 #[derive(Clone, Debug, Default)]
 struct Known {
     versions: BTreeMap<i64, Record>,
@@ -145,7 +145,7 @@ struct Known {
 #[derive(Clone, Debug)]
 struct Record {
     state: State,
-    /// The operation whose generation this is.
+    /// The operation that loads or has loaded the generation.
     operation: Operation,
 }
 

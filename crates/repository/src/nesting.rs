@@ -1,4 +1,4 @@
-//! Does an ensemble need itself, or is it in a row of ensembles that is too long?
+//! Does an ensemble need itself, or is it in too long a row of ensembles that are each made of the next?
 //!
 //! Each ensemble of a row calls the next one on the stack of the thread that runs the request.
 
@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::limits::ENSEMBLES_NESTED_MAX;
 use crate::phrase;
 
-/// The parts of each model, by its name. Models without parts need not be there.
+/// The parts of each model, by its name. Models without parts may be missing.
 pub(crate) type Needs<'n> = BTreeMap<&'n str, Vec<&'n str>>;
 
-/// Refuses an ensemble that is made of `needs`. `others` has the parts of the other models. Every circle in it goes through `ensemble`.
+/// Refuses an ensemble that is made of `needs`, if it needs itself or makes a row too long. `others` has the parts of the other models, which are not
+/// in a circle without `ensemble`.
 pub(crate) fn check_nesting(ensemble: &str, needs: &[String], others: &Needs<'_>) -> Result<(), String> {
     if needs.is_empty() {
         return Ok(());
@@ -26,7 +27,7 @@ pub(crate) fn check_nesting(ensemble: &str, needs: &[String], others: &Needs<'_>
             above.entry(part).or_default().push(model);
         }
     }
-    // The ensemble itself is in both rows, and the last model below it is not an ensemble.
+    // The ensemble is in both rows, and counts once. The last model of the row below is not an ensemble, and does not count.
     let row = |needs: &Needs<'_>| longest(ensemble, needs, &mut BTreeMap::new());
     let count = row(&below) + row(&above) - 2;
     if count > ENSEMBLES_NESTED_MAX {
@@ -35,7 +36,7 @@ pub(crate) fn check_nesting(ensemble: &str, needs: &[String], others: &Needs<'_>
     Ok(())
 }
 
-/// The model that needs `ensemble` and that `ensemble` needs, directly or indirectly.
+/// The last model of a circle: `ensemble` needs it, directly or indirectly, and it needs `ensemble`.
 fn last_before<'n>(ensemble: &str, needs: &Needs<'n>) -> Option<&'n str> {
     let (mut open, mut seen) = (vec![ensemble], BTreeSet::new());
     while let Some(model) = open.pop() {
@@ -102,7 +103,7 @@ mod tests {
             "ensemble 'e' would stand in a row of {} ensembles, each made of the next; at most {max} may",
             max + 1
         );
-        // At its top, at its bottom and in the middle.
+        // The new ensemble is at the top, at the bottom and in the middle of the row.
         check("e", "m1", &row(1, max), Ok(()));
         check("e", "m1", &row(1, max + 1), Err(&refused));
         check("e", "p", &row(1, max).replace(&format!("m{max} "), "e "), Ok(()));

@@ -10,8 +10,8 @@ pub const UNLOADED: &str = "unloaded";
 /// Why a model that is in two repositories is not loaded.
 pub const DUPLICATE: &str = "model appears in two or more repositories";
 
-/// Load and unload outside explicit mode. Triton's text mentions polling in all these modes, and clients match on it. So the mode and the cure are
-/// appended.
+/// The refusal of a load or unload in a mode that does not allow them. Triton's text mentions polling in all these modes, and clients match on it. So
+/// the mode and the cure are appended.
 pub fn control_refused(mode: &str) -> Status {
     Status::unavailable(format!(
         "explicit model load / unload is not allowed if polling is enabled; the server runs with --model-control-mode={mode}, and \
@@ -34,7 +34,7 @@ pub fn traversal(model: &str) -> Status {
     Status::invalid(format!("invalid model name '{model}', model name must not contain path traversal characters"))
 }
 
-/// The error that a client gets for a failure before loading starts. Triton's has no reason.
+/// The error that a client gets for a failure before loading starts. Triton's text has no reason.
 pub fn poll_failed(model: &str, reason: &str) -> Status {
     Status::internal(format!("failed to load '{model}', failed to poll from model repository: {reason}"))
 }
@@ -78,9 +78,17 @@ pub fn circular(ensemble: &str, last: &str) -> String {
     format!("circular dependency between ensembles: {ensemble} -> ... -> {last} -> {ensemble}")
 }
 
-/// The reason why a load failed: with this ensemble, too many ensembles in a row would be made of each other.
+/// The reason why a load failed: with this ensemble, there would be too long a row of ensembles that are each made of the next.
 pub fn nested_too_deep(ensemble: &str, count: usize, max: usize) -> String {
     format!("ensemble '{ensemble}' would stand in a row of {count} ensembles, each made of the next; at most {max} may")
+}
+
+/// The reason why a load failed: a request to this ensemble would start too many steps.
+pub fn too_many_steps(ensemble: &str, count: u64, max: usize) -> String {
+    format!(
+        "a request to ensemble '{ensemble}' would start {count} steps, with those of the ensembles in it; at most {max} are possible: give it \
+         fewer steps, or fewer that are ensembles"
+    )
 }
 
 /// The reason why a load failed: composing models are in no repository, or in several.

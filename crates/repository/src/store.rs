@@ -6,6 +6,7 @@ mod fingerprint;
 mod labels;
 mod listing;
 mod namespaces;
+mod protections;
 mod read;
 mod registered;
 mod sent;
@@ -21,9 +22,9 @@ use nerite_request::{Status, setting::LoadOptions};
 use crate::phrase;
 
 pub use directory::ModelDir;
-pub use fingerprint::Fingerprint;
 pub(crate) use fingerprint::PYTHON_CACHE;
-pub use labels::Labels;
+pub use fingerprint::{FileStates, Fingerprint};
+pub use labels::{Labels, labels_bytes};
 pub use listing::Listing;
 use registered::Registered;
 pub use source::{Facts, ModelSource};
@@ -102,7 +103,7 @@ pub enum PollError {
         /// The model.
         model: String,
     },
-    /// Its directory or its configuration is not valid, or those that the client sent.
+    /// Its directory or its configuration, or what the client sent in place of them, is not valid.
     #[error("Poll failed for model directory '{model}': {reason}")]
     Unusable {
         /// The model.
@@ -145,6 +146,12 @@ impl Store {
         Ok(listing)
     }
 
+    /// The repositories that have files and no model. Somebody may have put a model's file there directly.
+    pub fn warnings(&self) -> Vec<Warning> {
+        let repositories = self.repositories().into_iter();
+        repositories.filter(|repository| listing::has_only_files(repository)).map(read::no_model).collect()
+    }
+
     /// The directories of the repositories, in the order given.
     pub(crate) fn repositories(&self) -> Vec<PathBuf> {
         self.registered().repositories().to_vec()
@@ -172,7 +179,7 @@ impl Store {
         check_name(self.name_of(model)).is_ok() && self.find(model).is_ok()
     }
 
-    /// The options it was opened with.
+    /// The options that the store was opened with.
     pub fn options(&self) -> &StoreOptions {
         &self.options
     }

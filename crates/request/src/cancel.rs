@@ -7,8 +7,8 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nerite_locks::Mutex;
 
-/// The most flags that a thread keeps for reuse after their requests ended. A thread that serves connections ends most
-/// requests before it reads others.
+/// The most flags that a thread keeps for reuse after their requests ended. Few are enough, because a thread that serves connections ends most requests
+/// before it reads others.
 const SPARE_MAX: usize = 4;
 
 thread_local! {
@@ -16,7 +16,7 @@ thread_local! {
     static SPARE: RefCell<Vec<Arc<State>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// One request's flag, shared by all code that may cancel the request or watch for that.
+/// One request's flag, shared by all code that may cancel the request or wait for its cancellation.
 #[derive(Clone, Debug)]
 pub struct Cancel(Arc<State>);
 
@@ -30,7 +30,7 @@ const WATCHED: u8 = 2;
 #[derive(Default)]
 struct State {
     bits: AtomicU8,
-    /// Locked only for a flag with a callback: most requests end without one.
+    /// Locked only for a flag with a callback. Most requests end without a callback.
     on_cancelled: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -53,28 +53,27 @@ impl Cancel {
         self.set(CANCELLED);
     }
 
-    /// As [`Cancel::cancel`], because the request's time is over. Its client still waits, and gets an error that says
-    /// so.
+    /// As [`Cancel::cancel`], for a request whose timeout is over. Its client still waits, and gets the error of a timeout.
     pub fn time_out(&self) {
         self.set(CANCELLED | TIMED_OUT);
     }
 
     fn set(&self, bits: u8) {
-        // Called without the lock, because it may watch another flag.
+        // The callback is called without the lock, because it may set a callback of another flag.
         if let Some(callback) = self.mark(bits) {
             callback();
         }
     }
 
-    /// As [`Cancel::cancel`], but the caller calls the returned callback itself, on any thread. If the callback is
-    /// dropped, the request ends when its turn comes.
+    /// As [`Cancel::cancel`], but the caller calls the returned callback itself, on any thread. If the caller drops the callback instead, the request ends
+    /// when its turn comes.
     pub fn begin_cancel(&self) -> Option<Box<dyn FnOnce() + Send>> {
         self.mark(CANCELLED)
     }
 
     /// Sets the bits. Returns the callback if this is the first time.
     fn mark(&self, bits: u8) -> Option<Box<dyn FnOnce() + Send>> {
-        // A callback that was set before is seen here; one that is set later finds the flag set.
+        // If the callback was set before this line, the bit WATCHED shows it. If it is set later, `on_cancelled` sees that the flag is set.
         if self.0.bits.fetch_or(bits, Ordering::AcqRel) & WATCHED == 0 {
             return None;
         }
@@ -95,7 +94,7 @@ impl Cancel {
     /// false if the flag is set already: then nothing will be called.
     pub fn on_cancelled(&self, callback: impl FnOnce() + Send + 'static) -> bool {
         let mut known = self.0.on_cancelled();
-        // Code that sets the flag after this takes the lock, and so waits until the callback is here.
+        // A thread that sets the flag from now on sees WATCHED and takes the lock, so it waits until the callback is stored.
         if self.0.bits.fetch_or(WATCHED, Ordering::AcqRel) & CANCELLED != 0 {
             return false;
         }
@@ -113,14 +112,14 @@ impl Default for Cancel {
 impl Drop for Cancel {
     /// The last owner of the flag keeps it for another request.
     fn drop(&mut self) {
-        // The first check costs less. If two owners drop the flag at once, both may see the other, and the flag is freed.
+        // This check is cheaper than `get_mut`. If two owners drop the flag at once, both may see a count above 1. Then the flag is freed and not reused.
         if Arc::strong_count(&self.0) > 1 {
             return;
         }
         let Some(state) = Arc::get_mut(&mut self.0) else { return };
-        // Dropped here, because the callback may hold a flag of its own.
+        // The callback is dropped before the list is borrowed, because it may hold another flag, whose drop borrows the list.
         drop(std::mem::take(state));
-        // A thread that is ending keeps none.
+        // A thread that is ending keeps no flags.
         let _ = SPARE.try_with(|spare| {
             let mut spare = spare.borrow_mut();
             if spare.len() < SPARE_MAX {

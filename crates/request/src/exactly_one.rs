@@ -1,4 +1,4 @@
-//! What does a caller get that can take only one response?
+//! What does a caller that can take only one response get?
 
 use crate::{InferResponse, Recycled, Response, Status};
 
@@ -9,18 +9,17 @@ pub struct ExactlyOne {
     count: usize,
 }
 
-/// There was none, or more than one.
+/// The error of a request that had no response, or more than one.
 #[derive(Debug)]
 pub struct NotOne {
-    /// How many there were.
+    /// How many responses there were.
     pub count: usize,
     /// The error of the first, if it was one.
     pub first_error: Option<Status>,
 }
 
 impl ExactlyOne {
-    /// Takes the next response. Returns `Some` with the last one: the only response, or an error if it was not the only
-    /// one.
+    /// Takes the next response. Returns `Some` when it is the last: the only response, or an error if there was not exactly one.
     pub fn take(&mut self, response: Response) -> Option<Result<Result<Recycled<InferResponse>, Status>, NotOne>> {
         let is_last = response.is_last();
         if let Some(content) = response.into_content() {

@@ -29,18 +29,18 @@ pub struct InferRequest {
     pub priority: u64,
     /// Time in the queue after which the client no longer wants an answer, in µs; 0 for the model's default.
     pub timeout_us: u64,
-    /// To which sequence the request belongs.
+    /// The sequence that the request belongs to.
     pub sequence: Sequence,
     /// Parameters for the model: everything that is not one of the fields here.
     pub parameters: Parameters,
     /// Input tensors in the client's order.
-    pub inputs: Vec<InferInput>,
+    pub inputs: InferInputs,
     /// The whole body of a raw binary HTTP request. The model's configuration names its one input, and `inputs` is empty. In a box, because it is
     /// rare.
     pub raw_input: Option<Box<Buffer>>,
     /// The outputs wanted; empty for all.
     pub outputs: RequestedOutputs,
-    /// Whether a stream wants a response for an end that has no tensors.
+    /// Whether a client of a stream wants a response for an end without tensors.
     pub empty_final: bool,
     /// The trace of the request, if it has one.
     pub trace: Option<Arc<RequestTrace>>,
@@ -56,13 +56,19 @@ impl InferRequest {
         inputs.sum::<usize>() + self.raw_input.as_ref().map_or(0, |body| body.len())
     }
 
-    /// Whether the thread that serves the connection may check this request against its model. It may if there is
-    /// little to read: the check reads the lengths of BYTES elements.
+    /// Whether the thread that serves the connection may check this request against its model. The check reads the lengths of BYTES elements, so it is quick
+    /// if these inputs are small.
     pub fn is_light(&self) -> bool {
         let raw = self.raw_input.as_ref().map_or(0, |body| body.len());
         let strings = self.inputs.iter().filter(|input| input.datatype == DataType::Bytes);
         let strings = strings.fold(0u64, |all, input| all.saturating_add(input.source.byte_size()));
         strings.saturating_add(raw as u64) <= INLINE_WORK_BYTES_MAX as u64
+    }
+
+    /// Whether the request names memory: regions or leases for its tensors, or sessions in whose leases outputs are placed.
+    pub fn names_memory(&self) -> bool {
+        self.inputs.iter().any(|input| input.source.region().is_some())
+            || self.outputs.iter().any(|output| output.region.is_some() || output.session.is_some())
     }
 }
 
@@ -88,7 +94,7 @@ impl Recycle for InferRequest {
         (*priority, *timeout_us, *empty_final) = (0, 0, false);
         *sequence = Sequence::default();
         *parameters = Parameters::new();
-        *inputs = Vec::new();
+        clear_list(inputs);
         clear_list(outputs);
         (*raw_input, *trace) = (None, None);
     }
@@ -115,6 +121,9 @@ impl Source {
         }
     }
 }
+
+/// The inputs of a request. A list of one or two needs no allocation.
+pub type InferInputs = SmallVec<[InferInput; 2]>;
 
 /// One input tensor.
 #[derive(Clone, Debug)]

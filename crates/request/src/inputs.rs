@@ -16,17 +16,17 @@ use smallvec::SmallVec;
 
 use crate::recycled::clear_list;
 
-/// The tensors that go into a model. A list of one needs no allocation.
+/// The tensors that go into a model. A list of one or two needs no allocation.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs {
-    tensors: SmallVec<[Tensor; 1]>,
+    tensors: SmallVec<[Tensor; 2]>,
     /// The indices of the inputs that the request leaves out, in ascending order.
     left_out: SmallVec<[usize; 2]>,
 }
 
 impl Inputs {
-    /// The same inputs in the order of a configuration that has `count` of them. `index` tells the index of an input there, or from `count` on for
-    /// one that the server added. No two are the same. Its first error is returned.
+    /// The same inputs in the order of a configuration that has `count` inputs. `index` gives the index of an input in the configuration, or an index of at
+    /// least `count` for an input that the server added. It must give each input another index. Its first error is returned.
     pub fn arranged<E>(
         mut self,
         count: usize,
@@ -47,7 +47,7 @@ impl Inputs {
         Ok(self)
     }
 
-    /// The same inputs, which are in order, of a request that leaves out those with these indices.
+    /// The same inputs, which are in order already, for a request that leaves out the inputs with these indices.
     #[must_use]
     pub fn lacking(self, left_out: &[usize]) -> Inputs {
         Inputs { left_out: SmallVec::from_slice(left_out), ..self }
@@ -62,7 +62,7 @@ impl Inputs {
 
     /// The index of the input at this position.
     pub fn index_of(&self, position: usize) -> usize {
-        // A binary search for how many of the inputs left out come before it. `left_out[n] - n` sent inputs come before `left_out[n]`.
+        // A binary search for the number of left-out inputs that come before this position. `left_out[n] - n` sent inputs come before `left_out[n]`.
         let (mut least, mut most) = (0, self.left_out.len());
         while least < most {
             let middle = usize::midpoint(least, most);
@@ -85,7 +85,7 @@ impl Inputs {
         self.tensors.push(tensor);
     }
 
-    /// Drops all tensors, and the list's memory on the heap.
+    /// Drops all tensors, and the lists' memory on the heap.
     pub fn clear(&mut self) {
         clear_list(&mut self.tensors);
         clear_list(&mut self.left_out);
@@ -130,7 +130,7 @@ impl FromIterator<Tensor> for Inputs {
 
 impl IntoIterator for Inputs {
     type Item = Tensor;
-    type IntoIter = smallvec::IntoIter<[Tensor; 1]>;
+    type IntoIter = smallvec::IntoIter<[Tensor; 2]>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.tensors.into_iter()

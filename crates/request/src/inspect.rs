@@ -48,7 +48,7 @@ impl Default for RegionOrigin {
     }
 }
 
-/// The object that a region's key leads to now.
+/// The object that has a region's key now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ObjectState {
     /// It is not known.
@@ -91,7 +91,7 @@ pub struct ClassView {
     pub lent: u64,
     /// Leases that were returned, and are kept for their session's next use.
     pub idle: u64,
-    /// Leases that only requests hold, because their session has ended or has not been told of them yet.
+    /// Leases that only requests hold, because the session has ended or no response has reported the lease to it yet.
     pub held: u64,
     /// The most leases of this size at one time.
     pub peak: u64,
@@ -127,11 +127,11 @@ pub struct SessionView {
 /// A lease, as its server sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseView {
-    /// The beginning of its name. The whole name is the right to use the lease, which even the operator does not get.
+    /// The beginning of its name. Anyone who knows the whole name can use the lease, so even the operator does not see it.
     pub name: String,
     /// Bytes.
     pub byte_size: u64,
-    /// Whether the client has it; if not, it came back and is idle.
+    /// Whether the client has the lease. If not, the lease was returned and is idle.
     pub lent: bool,
     /// Tensors of requests that hold it now.
     pub users: u64,

@@ -1,4 +1,4 @@
-//! How does a client let the server choose an output's memory, and how does it learn where that is?
+//! How does a client let the server choose an output's memory, and how does it learn which memory that is?
 //!
 //! ```text
 //!   output { shared_memory_region: "session-<32 hex digits>", no size }         what an InferRequest says: a SessionRef
@@ -21,7 +21,7 @@ const KEY_DIGITS: usize = 32;
 pub struct SessionRef {
     /// The session's secret.
     pub key: u128,
-    /// The client's number for this request. With it the client returns the outputs if no answer comes. 0 for none.
+    /// The client's number for this request, with which the client can give up the outputs if no answer comes. 0 for none.
     pub tag: u64,
 }
 
@@ -38,8 +38,8 @@ impl SessionRef {
         (found.to_string() == text).then_some(found)
     }
 
-    /// The session that an output names instead of a region. Then it has no offset and no size, or 0, which some clients cannot leave out. With a
-    /// size, the text is the name of a region.
+    /// The session that an output names instead of a region. Such an output has no offset and no size. Some clients cannot leave these out, so 0 counts as
+    /// none. With a size, the text is the name of a region.
     pub fn wanted(region: &str, offset: u64, byte_size: u64) -> Option<SessionRef> {
         SessionRef::parse(region).filter(|_| offset == 0 && byte_size == 0)
     }
@@ -70,8 +70,8 @@ pub struct LeaseNotice {
 }
 
 impl LeaseNotice {
-    /// Calls `take_back` if all copies of this are dropped without a call of [`LeaseNotice::set_sent`], because the response was lost before it was
-    /// written.
+    /// Makes a notice. `take_back` is called if all clones of the notice are dropped before [`LeaseNotice::set_sent`] was called: the response was lost
+    /// before it was written.
     pub fn new(output: Name, region: RegionRef, take_back: impl FnOnce() + Send + Sync + 'static) -> LeaseNotice {
         let unseen = Unseen { is_sent: AtomicBool::new(false), take_back: Some(Box::new(take_back)) };
         LeaseNotice { output, region, unseen: Arc::new(unseen) }

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! An [`InferRequest`] still consists of names (regions, models, versions as text). An [`AdmittedRequest`] holds
-//! Buffers and Slots, and its [`Reply`], which is the only way back to the client. A [`Request`] is the same before it
-//! was checked. Everything that clients may read about the server (metadata, statistics, index, settings) is a plain
-//! struct in [`report`], which `wire` writes. What only its operator may read is in [`inspect`].
+//! Buffers and Slots, and its [`Reply`], which is the only way back to the client. A [`Request`] is an admitted request before the check. Everything that
+//! clients may read about the server (metadata, statistics, index, settings) is a plain struct in [`report`], which `wire` writes. Structs that only its
+//! operator may read are in [`inspect`].
 //!
 //! ```
 //! use std::sync::mpsc::channel;
@@ -35,6 +35,7 @@ pub mod limits;
 pub mod names;
 mod parameter;
 mod peer;
+mod prefix;
 mod recycled;
 mod region_ref;
 mod reply;
@@ -42,16 +43,18 @@ pub mod report;
 #[allow(clippy::module_inception)]
 mod request;
 mod response;
+mod reused_box;
 pub mod setting;
 mod status;
 mod trace;
 mod trace_context;
+mod wanted;
 mod window;
 
 pub use cancel::Cancel;
 pub use exactly_one::{ExactlyOne, NotOne};
 pub use infer_request::{
-    InferInput, InferRequest, InferRequestedOutput, RequestedOutputs, Sequence, SequenceId, Source,
+    InferInput, InferInputs, InferRequest, InferRequestedOutput, RequestedOutputs, Sequence, SequenceId, Source,
 };
 pub use input_memory::InputMemory;
 pub use inputs::Inputs;
@@ -60,10 +63,11 @@ pub use nerite_budget::{OverShare, PeerAccount, PeerCharge};
 pub use nerite_tensor::Name;
 pub use parameter::{Parameter, Parameters};
 pub use peer::{Network, Peer};
+pub use prefix::Prefix;
 pub use recycled::{FreeList, Recycle, Recycled, clear_list};
 pub use region_ref::RegionRef;
 pub use reply::{Counted, Deliver, DeliverNumbered, Numbered, PlaceQuery, PolicyData, Reply};
-pub use request::{AdmittedRequest, Request, Wanted, WantedOutputs};
+pub use request::{AdmittedRequest, Client, Request};
 pub use response::{InferResponse, Output, Outputs, Response};
 pub use status::{Code, Status};
 pub use trace::{
@@ -71,4 +75,5 @@ pub use trace::{
     TracedTensor,
 };
 pub use trace_context::{SpanIds, TRACEPARENT, TRACESTATE, TraceContext};
-pub use window::{ResponsePermit, ResponseWindow};
+pub use wanted::{NamedOutputs, OutputKey, Wanted, WantedOutputs};
+pub use window::{Backlog, NextResponse, ResponsePermit, ResponseWindow};

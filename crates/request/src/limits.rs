@@ -4,11 +4,13 @@
 //! numbers are far above what an honest client sends. A model whose configuration has more inputs or outputs raises its
 //! own limit.
 
+use std::time::Duration;
+
 use crate::Status;
 
 /// Bytes of one tensor that a trace keeps. A front thread copies them in some 10 µs.
 pub const TRACED_TENSOR_BYTES_MAX: usize = 64 << 10;
-/// Bytes that one trace may hold, those of its tensors among them.
+/// Bytes that one trace may hold, including its tensors.
 pub const TRACE_BYTES_MAX: usize = 1 << 20;
 const _: () = assert!(TRACED_TENSOR_BYTES_MAX < TRACE_BYTES_MAX);
 
@@ -34,6 +36,13 @@ pub const LISTED_BYTES_MAX: usize = 64 << 10;
 pub const WINDOW_RESPONSES_MAX: usize = 64;
 /// Bytes of such responses. One response may be larger.
 pub const WINDOW_BYTES_MAX: usize = 1 << 20;
+/// Bytes of such responses for a model that cannot wait, because others would wait for it.
+pub const BACKLOG_BYTES_MAX: usize = 64 << 20;
+/// Bytes that each such response counts in addition to its own.
+pub const BACKLOG_RESPONSE_BYTES: usize = 1 << 10;
+/// The most time that one run may wait for clients that do not read, in all its waits together. No client may delay others by more than 100 ms.
+pub const CLIENT_WAITS_MAX: Duration = Duration::from_millis(50);
+const _: () = assert!(BACKLOG_BYTES_MAX > WINDOW_BYTES_MAX + WINDOW_RESPONSES_MAX * BACKLOG_RESPONSE_BYTES);
 /// Files of one load request.
 pub const LOAD_FILES_MAX: usize = 10_000;
 /// Bytes of a load request that may bring files; over HTTP they are in base64.
@@ -46,8 +55,7 @@ pub const CONFIG_BYTES_MAX: usize = 1 << 20;
 /// The smallest output in bytes that stays in memory of a model's process for the model that reads it next. A smaller one is
 /// copied, because it would hold whole pages and a descriptor.
 pub const SHARED_BYTES_MIN: usize = 16 << 10;
-/// Work on fewer bytes of a request than this is done on the thread that serves the connection: it takes less than a
-/// few milliseconds.
+/// Work on at most this many bytes of a request is done on the thread that serves the connection, because it takes at most a few milliseconds.
 pub const INLINE_WORK_BYTES_MAX: usize = 256 << 10;
 
 const _: () = assert!(TENSOR_PARAMETERS_MAX <= PARAMETERS_MAX);

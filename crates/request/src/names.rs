@@ -1,15 +1,13 @@
 //! Which item of a list has this name?
-//!
-//! Clients usually name tensors in the order of the model's configuration. So the item after the last one that was found is tried first. Otherwise a
-//! few items are compared one by one, which allocates nothing. For many items there is a table, so that looking up all names of a request takes
-//! linear time, and not quadratic time.
+//! Clients usually name tensors in the order of the model's configuration. So a lookup first tries the item after the last one that was found. If that fails,
+//! a short list is searched item by item, which allocates nothing. A long list has a table, so that looking up all names of a request takes linear time.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 
-/// Up to this many items are compared one by one.
+/// A list of up to this many items is searched without a table.
 const FEW: usize = 16;
-/// Up to this many items are compared with each other. For more, a number made of each name is cheaper.
+/// In a list of up to this many items, all pairs are compared. For longer lists it is cheaper to compare a hash of each name.
 const PAIRS_MAX: usize = 4;
 
 /// Items of a list that does not change, by name. Their names differ.
@@ -90,7 +88,7 @@ pub fn first_repeated<T>(items: &[T], name: fn(&T) -> &str) -> Option<usize> {
     items.iter().position(|item| !seen.insert(name(item)))
 }
 
-/// A number made of the name. Other names may have the same.
+/// A hash of the name.
 fn sum(name: &str) -> u8 {
     name.bytes().fold(0, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte))
 }

@@ -28,7 +28,7 @@ impl Parameters {
         Parameters { list: Vec::new(), table: NameTable::new() }
     }
 
-    /// Adds one. If a key is given twice, the first value is kept, as by Triton's reader.
+    /// Adds a parameter. If a key is given twice, the first value is kept, as in Triton.
     pub fn insert(&mut self, key: impl Into<String>, value: Parameter) {
         let key = key.into();
         if self.get(&key).is_none() {
@@ -42,17 +42,17 @@ impl Parameters {
         self.table.find(&self.list, |(key, _)| key, key).map(|at| &self.list[at].1)
     }
 
-    /// All, in order.
+    /// All parameters, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Parameter)> {
         self.list.iter().map(|(k, v)| (k.as_str(), v))
     }
 
-    /// How many.
+    /// The number of parameters.
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no parameters.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }

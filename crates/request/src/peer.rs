@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::OnceLock;
 
-/// The client of a connection, as the kernel identifies it. The client itself cannot choose any of it.
+/// The client of a connection, as the kernel identifies it. The client cannot choose its identity.
 ///
 /// Quotas are kept per peer, and a peer's rights decide which objects of shared memory it may name. Two connections with
 /// equal peers share their quotas and their regions.
@@ -21,7 +21,7 @@ pub enum Peer {
     /// A process of this network namespace whose socket the kernel did not find: it is closed already, or bound to another network device. All such
     /// processes are one peer, which has the fewest rights.
     Unidentified,
-    /// A process of which the kernel tells nothing.
+    /// A process about which the kernel gives no information.
     Unknown,
 }
 
@@ -58,7 +58,8 @@ impl Peer {
         }
     }
 
-    /// Whether this peer stands for one user or one network. Otherwise nothing that was made from one client's memory may be given to this peer.
+    /// Whether this peer is one user or one network. If not, the peer stands for several clients, and must not get values that were computed from memory of
+    /// one of them.
     pub fn is_identified(&self) -> bool {
         match self {
             Peer::User { .. } | Peer::Address(_) => true,

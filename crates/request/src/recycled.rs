@@ -1,6 +1,5 @@
 //! How is a large value passed on without a copy, and without an allocation for each value?
-//!
-//! It lies in a box, and the box is moved. The thread that drops the value keeps the box for a later value.
+//! The value lies in a box, and only the box is moved. The thread that drops the value keeps the box for a later value.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -33,7 +32,7 @@ pub struct Recycled<T: Recycle>(
 impl<T: Recycle> Recycled<T> {
     /// A value that is like a new one.
     pub fn new() -> Recycled<T> {
-        // A thread that is ending keeps none.
+        // A thread that is ending keeps no boxes.
         let free = T::free_list().try_with(|free| free.borrow_mut().pop()).ok().flatten();
         Recycled(Some(free.unwrap_or_default()))
     }
@@ -76,7 +75,7 @@ impl<T: Recycle> DerefMut for Recycled<T> {
 impl<T: Recycle> Drop for Recycled<T> {
     fn drop(&mut self) {
         let Some(mut value) = self.0.take() else { return };
-        // Before the list is borrowed, because this may make and drop other values of this type.
+        // The value is cleared before the list is borrowed, because clearing it may make and drop other values of this type.
         value.clear();
         // An error means that the thread ends.
         let _ = T::free_list().try_with(|free| {
@@ -124,6 +123,7 @@ mod tests {
     #[test]
     fn nothing_of_a_response_is_left_in_its_box() {
         let output = || Output {
+            index: 0,
             name: "a".into(),
             datatype: DataType::Int8,
             shape: Shape::new(),

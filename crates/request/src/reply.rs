@@ -7,23 +7,28 @@ use nerite_budget::PeerAccount;
 use nerite_memory::{Buffer, Place, Slot};
 use nerite_tensor::Name;
 
-use crate::{InputMemory, RequestTrace, Response, ResponseWindow, Status};
+use crate::reused_box::{boxed, keep};
+use crate::{InputMemory, RequestTrace, Response, ResponseWindow, Status, WantedOutputs};
 
 /// Takes the responses of one request. It is called on the thread that made them, so it must not block for long unless
 /// it says so ([`Deliver::may_wait`]).
 pub trait Deliver: Send {
-    /// Takes one response. None comes after the last.
+    /// Takes one response. No response comes after the last one.
     fn deliver(&mut self, response: Response);
+
+    /// Called once the request is admitted to its model, with the outputs that it named and their indices in the configuration of the model. The
+    /// functions below name outputs by these indices. It is not called if the caller admitted the request itself.
+    fn admitted(&mut self, _: &WantedOutputs) {}
 
     /// Called when a response is made, on the thread that made it. The response is delivered later, perhaps on another thread.
     fn made(&mut self, _: &Response) {}
 
-    /// Takes the error of a request that was not accepted. Nothing else comes.
+    /// Takes the error of a request that was not accepted. It is the only response.
     fn refuse(&mut self, why: Status) {
         self.deliver(Response::refused(why));
     }
 
-    /// Whether it calls functions of other code, which may wait. Then the request must not run on a thread that serves connections.
+    /// Whether taking a response may block, for example in callbacks of other code. Then the request must not run on a thread that serves connections.
     fn may_wait(&self) -> bool {
         false
     }
@@ -33,14 +38,14 @@ pub trait Deliver: Send {
         false
     }
 
-    /// Whether outputs may lie in memory of the server that a model's process can still write to. What is sent to a
-    /// socket, or kept for others, must not change.
+    /// Whether outputs may lie in memory of the server that a model's process can still write to. This must be false for outputs that are sent to a socket or
+    /// kept for others, because they must not change.
     fn takes_shared(&self) -> bool {
         false
     }
 
-    /// The input memory of the model that reads this output next. `None` if it has none, or if the output must not lie there.
-    fn input_memory(&self, _output: &str) -> Option<Arc<dyn InputMemory>> {
+    /// The input memory of the model that reads the output with this index next. `None` if it has none, or if the output must not lie there.
+    fn input_memory(&self, _output: usize) -> Option<Arc<dyn InputMemory>> {
         None
     }
 
@@ -59,18 +64,17 @@ pub trait Deliver: Send {
         None
     }
 
-    /// The kind of memory that [`Deliver::place`] would offer for an output, for a runtime that asks before it
-    /// computes; `None` if it is not known.
+    /// The kind of memory that [`Deliver::place`] would offer for an output, for a runtime that needs to know before it computes. `None` if it is not known.
     fn likely_place(&self, _output: &str) -> Option<Place> {
         None
     }
 
-    /// Data that replaces inputs of the request, each for instances of one host policy.
+    /// Data that replaces inputs of the request on the instances of a host policy.
     fn policy_data(&self) -> &[PolicyData] {
         &[]
     }
 
-    /// Memory for an output without memory of the client; `None` if it may be anywhere.
+    /// Memory for an output for which the client named no memory. `None` if the output may lie anywhere.
     fn place(&mut self, _: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
         Ok(None)
     }
@@ -87,8 +91,7 @@ pub struct PolicyData {
     pub data: Buffer,
 }
 
-/// Takes the responses of many requests, each of which has a number. So what the requests share is made once. Its
-/// functions are as those of [`Deliver`].
+/// Takes the responses of many requests, each of which has a number. So the state that the requests share is made once. See [`Deliver`] for one request.
 pub trait DeliverNumbered: Send + Sync {
     /// Takes one response of the request with that number. None comes after the last.
     fn deliver(&self, number: u64, response: Response);
@@ -129,6 +132,8 @@ impl Drop for Counted {
 /// An output that needs memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlaceQuery<'q> {
+    /// Its index in the model's configuration.
+    pub index: usize,
     /// The model's name for it.
     pub output: &'q str,
     /// How large it is.
@@ -137,29 +142,60 @@ pub struct PlaceQuery<'q> {
     pub preferred: Place,
 }
 
-/// The only way back to the client. It takes any number of responses up to the last. If it is dropped before that, the
-/// client gets an error: a lost reply never makes a client wait forever.
+/// The only way back to the client. It takes any number of responses up to the last. If it is dropped before the last response, the client gets an error. So
+/// no client waits for ever.
 pub struct Reply(Option<Way>);
 
 enum Way {
     /// Made for this request.
-    Own(Box<dyn Deliver>),
+    Own(Box<dyn Own>),
     /// Shared with others. The request is counted until its last response was taken.
     Shared { numbered: Numbered, _counted: Counted },
+}
+
+/// A [`Deliver`] in a box that is used again.
+trait Own: Send {
+    fn get(&self) -> &dyn Deliver;
+    fn get_mut(&mut self) -> &mut dyn Deliver;
+    /// Drops the [`Deliver`], and keeps its box.
+    fn end(self: Box<Self>);
+}
+
+/// `None` only in a box that is kept.
+impl<D: Deliver + 'static> Own for Option<D> {
+    fn get(&self) -> &dyn Deliver {
+        self.as_ref().expect("only a box that is kept is empty")
+    }
+
+    fn get_mut(&mut self) -> &mut dyn Deliver {
+        self.as_mut().expect("only a box that is kept is empty")
+    }
+
+    fn end(self: Box<Self>) {
+        keep(self);
+    }
 }
 
 impl Way {
     fn get(&self) -> &dyn Deliver {
         match self {
-            Way::Own(deliver) => &**deliver,
+            Way::Own(own) => own.get(),
             Way::Shared { numbered, .. } => numbered,
         }
     }
 
     fn get_mut(&mut self) -> &mut dyn Deliver {
         match self {
-            Way::Own(deliver) => &mut **deliver,
+            Way::Own(own) => own.get_mut(),
             Way::Shared { numbered, .. } => numbered,
+        }
+    }
+
+    /// Drops the way back after the last response.
+    fn end(self) {
+        match self {
+            Way::Own(own) => own.end(),
+            Way::Shared { .. } => {}
         }
     }
 }
@@ -178,7 +214,7 @@ impl Reply {
 
     /// A reply that may also offer memory for outputs.
     pub fn through(deliver: impl Deliver + 'static) -> Reply {
-        Reply(Some(Way::Own(Box::new(deliver))))
+        Reply(Some(Way::Own(boxed(deliver))))
     }
 
     /// A reply of one request among many, which allocates nothing.
@@ -191,7 +227,7 @@ impl Reply {
         Reply(None)
     }
 
-    /// Whether it may offer memory for an output without memory of the client.
+    /// As [`Deliver::offers_places`].
     pub fn offers_places(&self) -> bool {
         self.0.as_ref().is_some_and(|way| way.get().offers_places())
     }
@@ -202,7 +238,7 @@ impl Reply {
     }
 
     /// As [`Deliver::input_memory`].
-    pub fn input_memory(&self, output: &str) -> Option<Arc<dyn InputMemory>> {
+    pub fn input_memory(&self, output: usize) -> Option<Arc<dyn InputMemory>> {
         self.0.as_ref()?.get().input_memory(output)
     }
 
@@ -231,7 +267,7 @@ impl Reply {
         self.0.as_ref()?.get().account()
     }
 
-    /// Memory for an output without memory of the client; `None` if it may be anywhere.
+    /// As [`Deliver::place`].
     pub fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
         self.0.as_mut().map_or(Ok(None), |way| way.get_mut().place(query))
     }
@@ -239,6 +275,13 @@ impl Reply {
     /// As [`Deliver::likely_place`].
     pub fn likely_place(&self, output: &str) -> Option<Place> {
         self.0.as_ref()?.get().likely_place(output)
+    }
+
+    /// As [`Deliver::admitted`].
+    pub fn admitted(&mut self, wanted: &WantedOutputs) {
+        if let Some(way) = &mut self.0 {
+            way.get_mut().admitted(wanted);
+        }
     }
 
     /// As [`Deliver::made`], for a response that is sent later.
@@ -253,6 +296,7 @@ impl Reply {
         if response.is_last() {
             if let Some(mut way) = self.0.take() {
                 way.get_mut().deliver(response);
+                way.end();
             }
         } else if let Some(way) = &mut self.0 {
             way.get_mut().deliver(response);
@@ -263,6 +307,7 @@ impl Reply {
     pub fn refuse(&mut self, why: Status) {
         if let Some(mut way) = self.0.take() {
             way.get_mut().refuse(why);
+            way.end();
         }
     }
 

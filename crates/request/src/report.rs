@@ -32,7 +32,7 @@ impl ServerReport {
 pub struct ModelReport {
     /// The model's name.
     pub name: String,
-    /// The version asked for, or all ready ones ascending.
+    /// The requested version, or all ready versions, ascending.
     pub versions: Vec<i64>,
     /// The platform's name, such as `onnxruntime_onnx`.
     pub platform: String,
@@ -96,6 +96,13 @@ pub struct MemoryUsage {
     pub bytes: u64,
 }
 
+impl MemoryUsage {
+    /// So many bytes of the host's memory. No entry for 0.
+    pub fn of_host(bytes: u64) -> Vec<MemoryUsage> {
+        if bytes == 0 { Vec::new() } else { vec![MemoryUsage { kind: "CPU", id: 0, bytes }] }
+    }
+}
+
 /// The statistics of one model version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatisticsReport {
@@ -141,8 +148,8 @@ pub struct StatisticsReport {
     pub namespace: String,
     /// The GPU that all its instances compute on; empty if they compute on the host, or on several devices.
     pub gpu_uuid: String,
-    /// If its instances compute on several devices: the counts of each GPU, and of all else, without the parts that exist only for the whole model.
-    /// Empty otherwise.
+    /// If the model's instances compute on several devices: the counts of each GPU, and the counts of all other devices together. Fields that exist only for
+    /// the whole model are empty in these. Empty if there is one device.
     pub by_device: Vec<StatisticsReport>,
 }
 
@@ -177,22 +184,22 @@ pub struct LatencyReport {
 /// Times as quantiles.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SummaryReport {
-    /// For each share from 0 to 1, the longest time in µs of that share of the recent requests; `None` if there was no recent request.
+    /// For each quantile from 0 to 1, its value in µs over the recent requests; `None` if there was no recent request.
     pub quantiles: Vec<(f64, Option<u64>)>,
-    /// How many there were since the start.
+    /// The number of times since the start.
     pub count: u64,
-    /// All added up, in µs.
+    /// The sum of all times, in µs.
     pub sum_us: u64,
 }
 
 /// Times as a histogram.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BucketReport {
-    /// Upper bounds in ms, ascending, and how many times were within each.
+    /// Upper bounds in ms, ascending, each with the number of times up to it.
     pub buckets: Vec<(f64, u64)>,
-    /// How many there were.
+    /// The number of all times.
     pub count: u64,
-    /// All added up, in ms.
+    /// The sum of all times, in ms.
     pub sum_ms: f64,
 }
 

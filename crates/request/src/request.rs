@@ -1,10 +1,8 @@
 //! What does a model get?
 
-use nerite_memory::Slot;
 use nerite_tensor::Name;
-use smallvec::SmallVec;
 
-use crate::{Cancel, Inputs, Parameters, Reply, Sequence};
+use crate::{Cancel, Inputs, Parameters, Reply, Sequence, Wanted, WantedOutputs};
 
 /// A request whose tensors are memory, but are not checked against its model. One part of the server sends it to another.
 #[derive(Debug)]
@@ -21,6 +19,8 @@ pub struct Request {
     pub timeout_us: u64,
     /// The sequence it belongs to.
     pub sequence: Sequence,
+    /// The client for whom the request is made.
+    pub client: Client,
     /// Parameters for the model.
     pub parameters: Parameters,
     /// Set when the answer is not needed any more.
@@ -38,7 +38,7 @@ pub struct AdmittedRequest {
     pub rows: u32,
     /// Input tensors, in the order of the model's configuration.
     pub inputs: Inputs,
-    /// Outputs wanted, each at most once, and at least one: "all" was replaced by their names.
+    /// Outputs wanted, each at most once. Never empty: a client's empty list, which means all outputs, was replaced by all outputs of the configuration.
     pub wanted: WantedOutputs,
     /// Priority, 0 for the model's default.
     pub priority: u64,
@@ -46,6 +46,8 @@ pub struct AdmittedRequest {
     pub timeout_us: u64,
     /// The sequence it belongs to.
     pub sequence: Sequence,
+    /// Who sent it.
+    pub client: Client,
     /// Parameters for the model.
     pub parameters: Parameters,
     /// Set when the client went away.
@@ -54,16 +56,48 @@ pub struct AdmittedRequest {
     pub reply: Reply,
 }
 
-/// The outputs that a request wants. A list of one or two needs no allocation.
-pub type WantedOutputs = SmallVec<[Wanted; 2]>;
+/// The sender of a request, as numbers. A model's waiting requests are served fairly by peer and connection. The default is the server itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Client {
+    /// The number of the peer.
+    pub peer: u64,
+    /// The number of the connection.
+    pub flow: u64,
+}
 
-/// One output wanted, and the memory for it.
-#[derive(Debug)]
-pub struct Wanted {
-    /// The model's name for it.
-    pub name: Name,
-    /// The client's own memory for it; `None` when the bytes travel in the response.
-    pub slot: Option<Slot>,
+impl Client {
+    /// The client of all these requests. If they have several clients, the result is the server itself, because work for all of them is charged to no single
+    /// client.
+    pub fn of_all(mut clients: impl Iterator<Item = Client>) -> Client {
+        let first = clients.next().unwrap_or_default();
+        if clients.all(|client| client == first) { first } else { Client::default() }
+    }
+}
+
+impl AdmittedRequest {
+    /// A request without tensors that nobody can cancel. Everything but the reply has its default. Other requests are made from this one by struct update, so
+    /// a new field needs a default only here.
+    pub fn new(reply: Reply) -> AdmittedRequest {
+        AdmittedRequest::cancelled_by(Cancel::new(), reply)
+    }
+
+    /// As [`AdmittedRequest::new`], but `cancel` cancels the request.
+    #[inline]
+    pub fn cancelled_by(cancel: Cancel, reply: Reply) -> AdmittedRequest {
+        AdmittedRequest {
+            id: Name::default(),
+            rows: 1,
+            inputs: Inputs::default(),
+            wanted: WantedOutputs::default(),
+            priority: 0,
+            timeout_us: 0,
+            sequence: Sequence::default(),
+            client: Client::default(),
+            parameters: Parameters::new(),
+            cancel,
+            reply,
+        }
+    }
 }
 
 impl Request {
@@ -76,6 +110,7 @@ impl Request {
             priority: 0,
             timeout_us: 0,
             sequence: Sequence::default(),
+            client: Client::default(),
             parameters: Parameters::new(),
             cancel: Cancel::new(),
             reply,

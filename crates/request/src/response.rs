@@ -1,4 +1,4 @@
-//! What comes back from a model?
+//! What does a model answer?
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -26,12 +26,11 @@ pub enum Response {
     End,
     /// An error in the place of tensors.
     Failed {
-        /// Why there are none.
+        /// Why there are no tensors.
         error: Status,
         /// Whether more responses follow nevertheless.
         more: bool,
-        /// Whether no queue took the request. Its client gets the same form of error as for a model that does not
-        /// exist.
+        /// Whether no queue accepted the request. Then the client gets the error in the same form as for a model that does not exist.
         refused: bool,
         /// As in [`InferResponse`].
         permit: Option<Arc<ResponsePermit>>,
@@ -63,6 +62,8 @@ pub type Outputs = SmallVec<[Output; 2]>;
 /// One output tensor.
 #[derive(Clone, Debug)]
 pub struct Output {
+    /// Its index in the model's configuration. Outputs that the server added come after those.
+    pub index: usize,
     /// The model's name for it.
     pub name: Name,
     /// Type of its elements.
@@ -71,7 +72,7 @@ pub struct Output {
     pub shape: Shape,
     /// Its bytes, wherever they are.
     pub data: Buffer,
-    /// Whether the bytes already lie in memory that the client named, so that none are sent.
+    /// Whether the bytes already lie in memory that the client named, so that the response carries no bytes of this output.
     pub placed: bool,
 }
 
@@ -86,7 +87,7 @@ impl Response {
         Response::Failed { error, more: false, refused: false, permit: None }
     }
 
-    /// The only response to a request that no queue took.
+    /// The only response to a request that no queue accepted.
     pub fn refused(error: Status) -> Response {
         Response::Failed { error, more: false, refused: true, permit: None }
     }
@@ -109,7 +110,7 @@ impl Response {
         }
     }
 
-    /// Takes its permit, for a caller that keeps a part of the response.
+    /// Takes the permit out, for a caller that keeps a part of the response.
     pub fn take_permit(&mut self) -> Option<Arc<ResponsePermit>> {
         match self {
             Response::Part(tensors) | Response::Final(tensors) => tensors.permit.take(),
@@ -122,6 +123,16 @@ impl Response {
     pub fn inline_bytes(&self) -> usize {
         match self {
             Response::Part(tensors) | Response::Final(tensors) => tensors.inline_bytes(),
+            Response::End | Response::Failed { .. } => 0,
+        }
+    }
+
+    /// Bytes of its outputs, wherever they lie.
+    pub fn output_bytes(&self) -> usize {
+        match self {
+            Response::Part(tensors) | Response::Final(tensors) => {
+                tensors.outputs.iter().map(|output| output.data.len()).sum()
+            }
             Response::End | Response::Failed { .. } => 0,
         }
     }

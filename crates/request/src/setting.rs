@@ -5,6 +5,24 @@ use std::sync::Arc;
 
 use nerite_budget::PeerCharge;
 
+use crate::Cancel;
+
+/// The names of the log's settings, as clients of all protocols write them.
+pub mod log_names {
+    /// The log's file.
+    pub const FILE: &str = "log_file";
+    /// Whether informational lines are written.
+    pub const INFO: &str = "log_info";
+    /// Whether warnings are written.
+    pub const WARNING: &str = "log_warning";
+    /// Whether errors are written.
+    pub const ERROR: &str = "log_error";
+    /// Verbosity.
+    pub const VERBOSE_LEVEL: &str = "log_verbose_level";
+    /// The form of a line.
+    pub const FORMAT: &str = "log_format";
+}
+
 /// What the log shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
@@ -66,4 +84,6 @@ pub struct LoadOptions {
     pub files: Vec<(String, Arc<dyn FileContent>)>,
     /// The charge to the client for both. It is kept as long as the model is served with them.
     pub charge: Option<Arc<PeerCharge>>,
+    /// Set when the client does not wait for the load any more.
+    pub gone: Cancel,
 }

@@ -97,6 +97,20 @@ impl Status {
         ))
     }
 
+    /// A run of a model needs more memory than it may have. [`Code::InvalidArg`] if it would also need it without other runs, otherwise
+    /// [`Code::Unavailable`].
+    pub fn no_memory_to_compute(refused: NoMemory) -> Status {
+        if refused.is_of_one_run() {
+            return Status::invalid(format!(
+                "a run of a model has no memory for what the model computes from this request: {refused}; send a smaller request"
+            ));
+        }
+        Status::unavailable(format!(
+            "the server has no memory for what the model computes from this request: {refused}; send a smaller request, or try \
+             again when the server has less to do"
+        ))
+    }
+
     /// [`Code::Unsupported`].
     pub fn unsupported(message: impl Into<String>) -> Status {
         Status::new(Code::Unsupported, message)

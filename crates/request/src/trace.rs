@@ -1,8 +1,7 @@
 //! What does a trace record of a request?
-//!
-//! A trace begins with a client's request. Models that call others add their requests, each with an id and the id of its parent. All of them add
-//! notes to one [`Gathered`], which goes to the [`TraceSink`] when the last of them has ended. Every note is counted in one [`TraceBudget`]. Notes
-//! beyond it are left out, and the trace says so.
+//! A trace begins with a client's request. A model that calls other models adds its nested requests, each with an id and the id of its parent. All requests
+//! add notes to one [`Gathered`], which goes to the [`TraceSink`] when the last request has ended. Every note is counted in one [`TraceBudget`]. Notes beyond
+//! the budget are left out, and the trace says so.
 
 mod observer;
 
@@ -28,16 +27,16 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 pub struct RequestTrace {
     id: u64,
     parent: u64,
-    /// Whether other models do its work, so that it has no execution of its own.
+    /// Whether other models do the work of the request, so that it has no execution of its own.
     is_composed: AtomicBool,
     to: To,
 }
 
 /// Where notes go.
 enum To {
-    /// They are gathered, and handed on at the end.
+    /// Notes are gathered, and go to the sink at the end.
     Group(Arc<Group>),
-    /// They are told as they are made, for these levels.
+    /// Notes of these levels are reported to an observer as they are made.
     Observer(TraceLevels, Box<dyn TraceObserver>),
 }
 
@@ -99,7 +98,7 @@ pub struct Begin {
     pub version: Name,
     /// The client's own name for the request; may be empty.
     pub request_id: Name,
-    /// The id of the request that asked for it, 0 for a client's.
+    /// The id of the parent request; 0 for a client's request.
     pub parent: u64,
 }
 
@@ -137,7 +136,7 @@ struct Paid {
 struct Group {
     levels: TraceLevels,
     sink: Arc<dyn TraceSink>,
-    /// `None` once it was handed on.
+    /// `None` once the notes were given to the sink.
     gathered: Mutex<Option<Gathered>>,
 }
 
@@ -159,7 +158,7 @@ impl TraceBudget {
 }
 
 impl Paid {
-    /// Counts this many more bytes. False if one trace, or all of them, would hold too many.
+    /// Counts this many more bytes. False if this trace, or all traces together, would hold too many.
     fn more(&mut self, bytes: usize) -> bool {
         let is_allowed = self.bytes + bytes <= TRACE_BYTES_MAX && self.budget.take(bytes);
         if is_allowed {
@@ -248,7 +247,7 @@ impl RequestTrace {
         self.id
     }
 
-    /// The id of the request that asked for it, 0 for a client's.
+    /// The id of the parent request; 0 for a client's request.
     pub fn parent(&self) -> u64 {
         self.parent
     }
@@ -263,7 +262,7 @@ impl RequestTrace {
         self.is_composed.load(Ordering::Relaxed)
     }
 
-    /// Its span, which other systems may use as the parent of theirs. `None` if the trace becomes no spans.
+    /// The request's span, which other systems may use as the parent of their spans. `None` if the trace becomes no spans.
     pub fn context(&self) -> Option<TraceContext> {
         self.lock()?.as_ref()?.ids.as_ref().map(|ids| ids.context(self.id))
     }
@@ -285,7 +284,7 @@ impl RequestTrace {
         }
     }
 
-    /// Records that it passed this point at this time.
+    /// Records that the request passed this point at this time.
     pub fn note(&self, point: &'static str, ns: u64) {
         match self.observer() {
             _ if !self.levels().timestamps => {}
@@ -303,7 +302,8 @@ impl RequestTrace {
         }
     }
 
-    /// Records one of its tensors: at most [`TRACED_TENSOR_BYTES_MAX`] bytes of it, and none that lie on a device. An observer sees all of them.
+    /// Records one of the request's tensors: at most its first [`TRACED_TENSOR_BYTES_MAX`] bytes, and no bytes that lie on a device. An observer gets the
+    /// whole tensor.
     pub fn note_tensor(&self, activity: &'static str, name: &Name, datatype: DataType, shape: &Shape, data: &Buffer) {
         if !self.levels().tensors {
             return;

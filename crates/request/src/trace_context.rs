@@ -20,7 +20,7 @@ const TRACEPARENT_BYTES: usize = 55;
 /// A longer `tracestate` need not be passed on.
 const TRACESTATE_BYTES_MAX: usize = 512;
 
-/// A span, below which others may be.
+/// A span, which may be the parent of others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceContext {
     /// The trace that it is part of.
@@ -40,7 +40,7 @@ pub struct SpanIds {
     pub parent: Option<[u8; 8]>,
     /// What vendors added; may be empty.
     pub state: Name,
-    /// All numbers are computed from it, so none is stored.
+    /// All span ids are computed from this number, so none is stored.
     seed: u64,
 }
 
@@ -112,7 +112,7 @@ impl SpanIds {
     }
 }
 
-/// The finisher of SplitMix64: different numbers stay different, and are spread over all.
+/// The finalizer of SplitMix64: different numbers give different results, which are spread over all 64-bit numbers.
 fn mixed(number: u64) -> u64 {
     let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

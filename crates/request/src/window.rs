@@ -9,16 +9,19 @@
 
 use std::fmt;
 use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use nerite_budget::{PeerAccount, PeerCharge};
 use nerite_locks::Mutex;
 
-use crate::limits::{WINDOW_BYTES_MAX, WINDOW_RESPONSES_MAX};
+use crate::Status;
+use crate::limits::{BACKLOG_BYTES_MAX, BACKLOG_RESPONSE_BYTES, WINDOW_BYTES_MAX, WINDOW_RESPONSES_MAX};
 
 /// The responses of one request that were made and not taken yet.
 #[derive(Default)]
 pub struct ResponseWindow {
     state: Mutex<State>,
-    /// A window that must have room as well.
+    /// The window of the ensemble's client, for a step's window. There must be room in both.
     outer: Option<Arc<ResponseWindow>>,
 }
 
@@ -27,6 +30,28 @@ struct State {
     responses: usize,
     bytes: usize,
     waiting: Vec<Callback>,
+    /// Charges the client for what waits beyond the window, until the window has room again.
+    backlog: Option<PeerCharge>,
+}
+
+/// Responses that wait for their client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backlog {
+    /// How many.
+    pub responses: usize,
+    /// Their bytes.
+    pub bytes: usize,
+}
+
+/// What a model that others wait for does with its next response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextResponse {
+    /// It is made now.
+    Send,
+    /// It waits for the client, for this long at most.
+    Wait(Duration),
+    /// The request ends, because its client does not read these waiting responses.
+    End(Backlog),
 }
 
 /// Called once when there is room.
@@ -57,11 +82,39 @@ impl ResponseWindow {
         Arc::new(ResponsePermit { window: Arc::clone(self), bytes })
     }
 
-    /// Sets a callback for when there is room for another response. It is called on the thread that made the room. All callbacks are called, and each
-    /// must ask again, because another response may have filled the window first, or the outer window may be full. Returns false if there is room
-    /// now: then nothing will be called.
+    /// Sets a callback that is called once when there is room for another response, on the thread that made the room. All callbacks are called. Each must
+    /// check again, because another response may have filled the window first, or the outer window may be full. Returns false if there is room now: then the
+    /// callback is not called.
     pub fn on_room(&self, callback: impl FnOnce() + Send + 'static) -> bool {
         self.wait(Box::new(callback))
+    }
+
+    /// Whether there is room for another response.
+    pub fn has_room(&self) -> bool {
+        self.lock().has_room() && self.outer.as_ref().is_none_or(|outer| outer.has_room())
+    }
+
+    /// Whether a model that cannot wait may make its next response now. If the window is full, `account` is charged for all waiting responses, up to
+    /// [`BACKLOG_BYTES_MAX`]. Err: the responses that wait for the client.
+    pub fn exceed(&self, account: Option<&PeerAccount>) -> Result<(), Backlog> {
+        let outer = self.outer.as_ref().map(|outer| outer.lock().full_backlog()).unwrap_or_default();
+        let mut state = self.lock();
+        let waits = match (state.full_backlog(), outer) {
+            (None, None) => return Ok(()),
+            (own, outer) => [own, outer].into_iter().flatten().fold(Backlog { responses: 0, bytes: 0 }, Backlog::and),
+        };
+        let bytes = waits.bytes.saturating_add(waits.responses.saturating_mul(BACKLOG_RESPONSE_BYTES));
+        if bytes > BACKLOG_BYTES_MAX || !state.charge(account, bytes) { Err(waits) } else { Ok(()) }
+    }
+
+    /// What a model that others wait for does with its next response. It may wait for the client for at most `left`. It waits only if the responses that the
+    /// client has not read cannot be kept.
+    pub fn next_response(&self, account: Option<&PeerAccount>, left: Duration) -> NextResponse {
+        match self.exceed(account) {
+            Ok(()) => NextResponse::Send,
+            Err(_) if !left.is_zero() => NextResponse::Wait(left),
+            Err(waits) => NextResponse::End(waits),
+        }
     }
 
     fn wait(&self, callback: Callback) -> bool {
@@ -83,17 +136,52 @@ impl State {
     fn has_room(&self) -> bool {
         self.responses < WINDOW_RESPONSES_MAX && self.bytes < WINDOW_BYTES_MAX
     }
+
+    /// The waiting responses, if there is no room.
+    fn full_backlog(&self) -> Option<Backlog> {
+        (!self.has_room()).then_some(Backlog { responses: self.responses, bytes: self.bytes })
+    }
+
+    /// Charges these bytes. False if the account refuses. Without an account nobody pays, because the request is from one of the server's own models.
+    fn charge(&mut self, account: Option<&PeerAccount>, bytes: usize) -> bool {
+        let Some(account) = account else { return true };
+        match &mut self.backlog {
+            // The charge is doubled each time, so that few responses have to change the account.
+            Some(charge) if charge.bytes() >= bytes => true,
+            Some(charge) => charge.resize((2 * bytes).min(BACKLOG_BYTES_MAX)).or_else(|_| charge.resize(bytes)).is_ok(),
+            None => account.charge(bytes).map(|charge| self.backlog = Some(charge)).is_ok(),
+        }
+    }
+}
+
+impl Backlog {
+    /// The error of a request that ends because its client does not read.
+    pub fn status(self) -> Status {
+        Status::unavailable(format!(
+            "the client does not read: {} responses with {} bytes wait for it, and the server keeps {BACKLOG_BYTES_MAX} bytes at most for a request, or less if \
+             the client makes it keep more elsewhere; read the responses faster, or ask for fewer",
+            self.responses, self.bytes
+        ))
+    }
+
+    fn and(self, other: Backlog) -> Backlog {
+        Backlog { responses: self.responses + other.responses, bytes: self.bytes + other.bytes }
+    }
 }
 
 impl Drop for ResponsePermit {
     fn drop(&mut self) {
-        let callbacks = {
+        let (callbacks, _backlog) = {
             let mut state = self.window.lock();
             state.responses -= 1;
             state.bytes -= self.bytes;
-            if state.has_room() { std::mem::take(&mut state.waiting) } else { Vec::new() }
+            if state.has_room() {
+                (std::mem::take(&mut state.waiting), state.backlog.take())
+            } else {
+                (Vec::new(), None)
+            }
         };
-        // Called without the lock, because the callbacks may ask the window.
+        // The callbacks are called without the lock, because they may call functions of the window.
         for callback in callbacks {
             callback();
         }
@@ -148,6 +236,58 @@ mod tests {
         check(&[WINDOW_BYTES_MAX - 1], None);
         check(&[WINDOW_BYTES_MAX], Some(1));
         check(&[WINDOW_BYTES_MAX * 2, 1, 1], Some(3));
+    }
+
+    /// How many responses of this many bytes a model makes that does not wait, when nobody takes them.
+    #[track_caller]
+    fn check_backlog(bytes: usize, expected: usize) {
+        let window = ResponseWindow::new();
+        let mut permits = Vec::new();
+        let waits = loop {
+            match window.exceed(None) {
+                Ok(()) => permits.push(window.permit(bytes)),
+                Err(waits) => break waits,
+            }
+        };
+        assert_eq!(waits, Backlog { responses: expected, bytes: expected * bytes });
+        permits.truncate(WINDOW_RESPONSES_MAX / 2);
+        assert_eq!(
+            window.exceed(None).is_ok(),
+            permits.iter().map(|permit| permit.bytes).sum::<usize>() <= BACKLOG_BYTES_MAX
+        );
+        permits.clear();
+        assert_eq!(window.exceed(None), Ok(()));
+    }
+
+    #[test]
+    fn a_model_that_does_not_wait_makes_a_bounded_number_of_bytes() {
+        check_backlog(0, BACKLOG_BYTES_MAX / BACKLOG_RESPONSE_BYTES + 1);
+        check_backlog((1 << 20) - BACKLOG_RESPONSE_BYTES, 65);
+        check_backlog(2 * BACKLOG_BYTES_MAX, 1);
+    }
+
+    #[test]
+    fn a_model_that_others_wait_for_keeps_then_waits_then_ends_the_request() {
+        let (window, left) = (ResponseWindow::new(), Duration::from_millis(1));
+        let kept = window.permit(BACKLOG_BYTES_MAX - BACKLOG_RESPONSE_BYTES);
+        assert_eq!(window.next_response(None, left), NextResponse::Send);
+        let beyond = window.permit(1);
+        let waits = Backlog { responses: 2, bytes: BACKLOG_BYTES_MAX - BACKLOG_RESPONSE_BYTES + 1 };
+        assert_eq!(window.next_response(None, left), NextResponse::Wait(left));
+        assert_eq!(window.next_response(None, Duration::ZERO), NextResponse::End(waits));
+        drop(beyond);
+        assert_eq!(window.next_response(None, Duration::ZERO), NextResponse::Send);
+        drop(kept);
+    }
+
+    #[test]
+    fn a_step_does_not_exceed_what_its_client_may_leave() {
+        let client = ResponseWindow::new();
+        let step = ResponseWindow::within(Some(Arc::clone(&client)));
+        let permit = client.permit(BACKLOG_BYTES_MAX);
+        assert_eq!(step.exceed(None), Err(Backlog { responses: 1, bytes: BACKLOG_BYTES_MAX }));
+        drop(permit);
+        assert_eq!(step.exceed(None), Ok(()));
     }
 
     #[test]

@@ -78,7 +78,7 @@ const KERNEL: &[c_long] = &[
     libc::SYS_unshare,
     libc::SYS_setns,
     libc::SYS_open_by_handle_at,
-    // It makes sockets that this filter does not see. Libraries work without it.
+    // io_uring can make sockets that this filter does not see. Libraries work without it.
     libc::SYS_io_uring_setup,
 ];
 
@@ -143,7 +143,7 @@ pub(crate) fn restrict(policy: &Policy, has_scopes: bool) -> Result<(), NoFilter
 
 /// The filter programs that the kernel runs for each call. Each may refuse the call.
 fn filters(policy: &Policy, own_number: Option<u64>) -> Result<Vec<BpfProgram>, BackendError> {
-    // Its flags are in memory, which a filter cannot read. Libraries use `clone` if this call does not exist.
+    // The flags of `clone3` are in memory, which a filter cannot read. Libraries use `clone` if `clone3` does not exist.
     let absent = compiled(Rules::from([(libc::SYS_clone3, Vec::new())]), libc::ENOSYS)?;
     let refused = compiled(refused(policy, own_number)?, libc::EPERM)?;
     let mut filters = vec![absent, refused];

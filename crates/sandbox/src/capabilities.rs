@@ -1,4 +1,4 @@
-//! How does a process of root give up the privileges of root?
+//! How does a process that runs as root give up root's privileges?
 
 use std::io;
 

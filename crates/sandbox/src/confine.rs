@@ -99,7 +99,7 @@ fn confine(policy: &Policy) -> Result<InForce, Refusal> {
         Err(why) if policy.group_memory_bytes.is_some() && !policy.is_best_effort => return Err(Refusal::Group(why)),
         group => group,
     };
-    // Otherwise a user namespace counts them.
+    // Without a control group, a user namespace counts the processes.
     let is_counted = matches!(group, Ok(true)) || processes::restrict(policy)?;
     limits::restrict(policy).map_err(Refusal::Limits)?;
     let held = files::restrict(policy)?;

@@ -33,7 +33,7 @@ impl LockedDirectory {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 made => made?,
             }
-            // Between the two calls another server may have taken it for that of an ended server.
+            // Between the two calls, another server may have locked the directory in order to remove it, because nobody had locked it.
             if let Ok(lock) = File::open(&path)
                 && lock.try_lock().is_ok()
                 && is_at(&lock, &path)
@@ -55,7 +55,7 @@ impl LockedDirectory {
         LockedDirectory::remove_all([self], WAIT_MAX);
     }
 
-    /// Removes them, and waits at most this long. If the process ends before, the next server removes the rest.
+    /// Removes these directories, and waits at most this long. If the process ends first, the next server removes the rest.
     pub fn remove_all<'a>(directories: impl IntoIterator<Item = &'a LockedDirectory>, at_most: Duration) {
         let first = |one: &&LockedDirectory| !one.is_removed.swap(true, Ordering::AcqRel);
         let first = directories.into_iter().filter(first);
@@ -120,7 +120,7 @@ fn remove(pending: Vec<PendingRemoval>, at_most: Duration) {
         drop(done);
     };
     match thread::Builder::new().name("nerite-remove".to_owned()).spawn(work) {
-        // Nothing is sent: the end of the channel is the end of the work.
+        // Nothing is sent. The channel closes when the work has ended.
         Ok(_) => drop(ended.recv_timeout(at_most)),
         Err(error) => {
             log::warn!("temporary files of models are left to the next server: no thread removes them ({error})");

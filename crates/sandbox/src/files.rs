@@ -80,19 +80,19 @@ const CONFIGURATION: [&str; 34] = [
 
 const DEVICES_READ: [&str; 2] = ["/dev/random", "/dev/urandom"];
 const DEVICES_WRITTEN: [&str; 2] = ["/dev/null", "/dev/full"];
-/// A process that may write to it can map it as shared memory, which no limit counts.
+/// A process that may write to this file can map it as shared memory, which no limit counts.
 const ZEROS: &str = "/dev/zero";
 
-/// What the kernel supports of it.
+/// Which parts of Landlock the kernel supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FilesHeld {
-    /// The version of its interface; `None` if it does nothing.
+    /// The version of Landlock's ABI; `None` if Landlock enforces nothing here.
     pub(crate) abi: Option<i32>,
     /// Whether signals to processes outside are refused.
     pub(crate) has_scopes: bool,
 }
 
-/// Why it cannot be done.
+/// Why the process's access to files cannot be restricted.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoFiles {
     #[error(
@@ -104,7 +104,7 @@ pub(crate) enum NoFiles {
     Named { path: PathBuf, error: io::Error },
 }
 
-/// Lets this process, and the program that it becomes, access nothing else.
+/// Restricts this process, and the program that it becomes, to the files of the policy.
 pub(crate) fn restrict(policy: &Policy) -> Result<FilesHeld, NoFiles> {
     let mut rules = begin(policy).map_err(NoFiles::Kernel)?;
     for Named { path, is_writable } in &policy.named {
@@ -159,7 +159,7 @@ fn places(policy: &Policy) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
     places
 }
 
-/// To read, write, make and remove. Written files may not be executed as programs.
+/// The rights to read, write, make and remove files. They do not include the execution of programs.
 fn writing() -> BitFlags<AccessFs> {
     AccessFs::from_all(NEEDED) & !(AccessFs::Execute | AccessFs::MakeChar | AccessFs::MakeBlock)
 }

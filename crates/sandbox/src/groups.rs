@@ -26,7 +26,7 @@ const SERVER: &str = "nerite-server";
 /// How often the processes of a group are moved out. New ones may start meanwhile.
 const MOVES_MAX: usize = 8;
 
-/// Why there is none.
+/// Why there is no control group.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoGroup {
     #[error("no control groups of version 2 are mounted")]
@@ -160,7 +160,7 @@ fn move_out(group: &Path) -> Result<(), NoGroup> {
         }
         for process in processes.lines() {
             match write(&below, "cgroup.procs", process) {
-                // It has ended.
+                // The process has ended.
                 Err(NoGroup::File { error, .. }) if error.raw_os_error() == Some(libc::ESRCH) => {}
                 written => written?,
             }

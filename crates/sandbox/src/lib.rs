@@ -45,4 +45,4 @@ pub use confine::main;
 pub use directory::LockedDirectory;
 pub use program::{COMMAND, set_program};
 pub use sandbox::{Sandbox, end, probe};
-pub use settings::{KEYS, SETTING};
+pub use settings::{AllowedPlace, KEYS, SETTING, allowed_places};

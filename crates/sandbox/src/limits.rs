@@ -9,7 +9,7 @@ use crate::policy::Policy;
 /// The limit on the stack if the server has none: Linux's default.
 const STACK_BYTES: u64 = 8 << 20;
 
-/// Sets them. A limit that the process has already is never raised.
+/// Sets the policy's limits. A limit that the process has already is never raised.
 pub(crate) fn restrict(policy: &Policy) -> io::Result<()> {
     // A core file of a model contains tensors of its clients.
     lower(Resource::Core, 0)?;

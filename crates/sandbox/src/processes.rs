@@ -12,7 +12,7 @@ use rustix::process::{Resource, getgid, getuid};
 use crate::limits::lower;
 use crate::policy::{Policy, Processes};
 
-/// Why they cannot be counted.
+/// Why the processes cannot be counted.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoCount {
     #[error(
@@ -30,7 +30,7 @@ pub(crate) enum NoCount {
     Limit(io::Error),
 }
 
-/// Counts them from now on, if the policy has a number. Returns whether that limit is in force.
+/// Limits the number of processes from now on, if the policy sets one. Returns whether the limit is in force.
 pub(crate) fn restrict(policy: &Policy) -> Result<bool, NoCount> {
     let Processes::AtMost(count) = policy.processes else { return Ok(policy.processes == Processes::Itself) };
     let counted = if getuid().is_root() { Err(NoCount::Root) } else { own_namespace().map_err(NoCount::Namespace) };
@@ -44,7 +44,7 @@ pub(crate) fn restrict(policy: &Policy) -> Result<bool, NoCount> {
 fn own_namespace() -> io::Result<()> {
     let (user, group) = (getuid().as_raw(), getgid().as_raw());
     unshare(CloneFlags::CLONE_NEWUSER)?;
-    // The kernel requires this before a user who is not root may map a group.
+    // The kernel requires this before an unprivileged user may map a group.
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
     fs::write("/proc/self/gid_map", format!("{group} {group} 1"))

@@ -13,15 +13,15 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::policy::Policy;
 
-/// The command for this.
+/// The word of the command line that makes the program confine itself.
 pub const COMMAND: &str = "confine";
 
-/// The exit status if it could not be confined.
+/// The exit status if the process could not be confined.
 pub(crate) const REFUSED: u8 = 125;
-/// The first line that it prints if it gets no program to run.
+/// The first line that the process prints if it gets no program to run.
 pub(crate) const NAME: &str = concat!("nerite ", env!("CARGO_PKG_VERSION"));
 
-/// How long it may take to confine itself. It takes milliseconds.
+/// How long a process may take to confine itself. Usually it takes milliseconds.
 const CONFINE_MAX: Duration = Duration::from_secs(20);
 /// The most bytes of its output that are read.
 const SAID_BYTES_MAX: u64 = 16 << 10;
@@ -50,10 +50,10 @@ fn confine_by(program: &Path, policy: &Policy) -> Command {
 /// Confines a process that does nothing. Returns the restrictions that are in force, and those that are missing. An error says what the kernel lacks,
 /// or that the program is not this one.
 pub(crate) fn try_out(policy: &Policy) -> Result<(String, String), String> {
-    judged(confine(policy), CONFINE_MAX)
+    confined_output(confine(policy), CONFINE_MAX)
 }
 
-fn judged(command: Command, at_most: Duration) -> Result<(String, String), String> {
+fn confined_output(command: Command, at_most: Duration) -> Result<(String, String), String> {
     let program = Path::new(command.get_program()).display().to_string();
     let other = |why: String| format!("'{program}', which is to confine processes, has to be {NAME}, and {why}");
     let (code, output, faults) = match run(command, at_most) {
@@ -124,7 +124,7 @@ mod tests {
     fn found(script: &str, at_most: Duration) -> Result<(String, String), String> {
         let mut command = Command::new("sh");
         command.args(["-c", script, "nerite"]).args(confine_by(Path::new("nerite"), &Policy::default()).get_args());
-        judged(command, at_most)
+        confined_output(command, at_most)
     }
 
     #[track_caller]
@@ -155,7 +155,7 @@ mod tests {
             assert!(why.ends_with("did not end within 1 s"), "{why}");
             assert!(began.elapsed() < Duration::from_mins(1));
         }
-        let why = judged(confine_by(Path::new("/no/such"), &Policy::default()), CONFINE_MAX).unwrap_err();
+        let why = confined_output(confine_by(Path::new("/no/such"), &Policy::default()), CONFINE_MAX).unwrap_err();
         assert!(why.contains("'/no/such'") && why.contains("cannot be run"), "{why}");
     }
 }

@@ -39,7 +39,7 @@ struct Removal {
     until: Instant,
     /// Entries that were removed or moved so far.
     steps: u64,
-    /// Names that were given so far.
+    /// The last number that was used in a new name.
     names: u64,
 }
 

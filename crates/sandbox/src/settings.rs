@@ -79,6 +79,35 @@ pub(crate) fn read<'a>(
     join(&operator, author, model)
 }
 
+/// A place that the operator's settings of a backend allow to its models.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AllowedPlace {
+    /// The setting that names it.
+    pub key: &'static str,
+    /// The file or directory.
+    pub path: PathBuf,
+    /// Whether models may also write there.
+    pub is_writable: bool,
+    /// Whether models are confined by these settings. Otherwise the place means nothing.
+    pub is_used: bool,
+}
+
+/// The places that the operator's settings of a backend name, also those that are no whole paths, which no model could be loaded with.
+pub fn allowed_places(settings: &BTreeMap<String, String>) -> Vec<AllowedPlace> {
+    let value = |key: &str| settings.get(key).map_or("", |text| text.trim());
+    let is_used = [Choice::On, Choice::BestEffort].iter().any(|choice| choice.word() == value(SETTING));
+    let of = |(key, is_writable): (&'static str, bool)| {
+        let place = move |path| AllowedPlace { key, path, is_writable, is_used };
+        split(value(key)).into_iter().map(place)
+    };
+    [(READ, false), (WRITE, true)].into_iter().flat_map(of).collect()
+}
+
+/// The paths of a list with `:` between them.
+fn split(text: &str) -> Vec<PathBuf> {
+    text.split(':').filter(|path| !path.is_empty()).map(PathBuf::from).collect()
+}
+
 /// The model's parameter for the same thing as a setting.
 fn parameter_of(key: &str) -> String {
     key.to_ascii_uppercase().replace('-', "_")
@@ -220,7 +249,7 @@ impl Wishes {
         });
         let paths = |key: &str| {
             let text = value(key).unwrap_or_default();
-            let paths: Vec<PathBuf> = text.split(':').filter(|path| !path.is_empty()).map(PathBuf::from).collect();
+            let paths = split(&text);
             match paths.iter().find(|path| !path.is_absolute()) {
                 Some(_) => Err(refused(key, &text, "a list of whole paths, with ':' between them")),
                 None => Ok(paths),
@@ -335,6 +364,22 @@ mod tests {
         refuse("sandbox=on sandbox-read=/usr", "SANDBOX_READ=/usr/../etc", "names '/etc', which lies below none");
         refuse("sandbox=on sandbox-read=/us", "SANDBOX_READ=/usr", "allows (/us)");
         refuse("sandbox=on sandbox-read=/", "SANDBOX_READ=/no/such", "which cannot be found");
+    }
+
+    #[test]
+    fn the_places_of_the_operator_are_listed_whether_they_are_used_or_not() {
+        let places = |pairs: &[(&str, &str)]| -> Vec<String> {
+            let settings = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            let shown = |place: AllowedPlace| {
+                format!("{} {} {} {}", place.key, place.path.display(), place.is_writable, place.is_used)
+            };
+            allowed_places(&settings).into_iter().map(shown).collect()
+        };
+        let both = [("sandbox", "on"), ("sandbox-write", "tmp"), ("sandbox-read", " /a::/b ")];
+        let expect = ["sandbox-read /a false true", "sandbox-read /b false true", "sandbox-write tmp true true"];
+        assert_eq!(places(&both), expect);
+        assert_eq!(places(&both[2..]), ["sandbox-read /a false false", "sandbox-read /b false false"]);
+        assert_eq!(places(&[("sandbox", "best-effort"), ("sandbox-read", "/a")]), ["sandbox-read /a false true"]);
     }
 
     #[test]

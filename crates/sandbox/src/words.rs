@@ -1,4 +1,4 @@
-//! How does a policy travel in a command line?
+//! How is a policy passed in a command line?
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

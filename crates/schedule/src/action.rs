@@ -9,7 +9,8 @@ use crate::event::{InstanceId, SequenceId, Ticket};
 pub struct Actions {
     /// The decisions, in order.
     pub list: Vec<Action>,
-    /// When the scheduler wants [`Event::Time`](crate::Event::Time), in µs. Each event sets this anew. `None`: not before another event.
+    /// When the scheduler wants [`Event::Time`](crate::Event::Time), in µs. Each event sets this anew. `None`: it needs no call before the next
+    /// event.
     pub wake_at_us: Option<u64>,
     /// The numbers of sequences that are over ([`Controls::state`]): no request of them will run. Their last requests may not have been answered yet.
     pub over: Vec<u64>,
@@ -29,7 +30,7 @@ pub enum Action {
 pub struct Batch {
     /// The instance they run on. It was granted, and has not started a batch since.
     pub instance: InstanceId,
-    /// The requests in the order of their rows.
+    /// The requests, in the order in which their rows lie in the batch.
     pub slots: SmallVec<[Slot; 1]>,
 }
 
@@ -39,7 +40,7 @@ impl Batch {
         Batch { instance, slots: SmallVec::from_buf([Slot::Request { ticket, controls: None }]) }
     }
 
-    /// The tickets in it.
+    /// The tickets of its requests.
     pub fn tickets(&self) -> impl Iterator<Item = Ticket> + '_ {
         self.slots.iter().filter_map(Slot::ticket)
     }
@@ -76,7 +77,7 @@ pub struct Controls {
     pub start: bool,
     /// END: the request is the last.
     pub end: bool,
-    /// CORRID: which sequence it is.
+    /// CORRID: the id of the sequence.
     pub id: SequenceId,
     /// The number of the sequence's state. The state is read before the run and written after it.
     pub state: u64,
@@ -87,9 +88,9 @@ pub struct Controls {
 pub enum Rejection {
     /// The scheduler takes no more requests.
     Stopping,
-    /// The queue is full by the limit of the model's author.
+    /// The queue has reached the limit that the model's author set.
     Full,
-    /// The queue is full by the limit of the server.
+    /// The queue has reached the limit of the server.
     Overloaded,
     /// The request has waited as long as it may.
     TimedOut,
@@ -99,7 +100,7 @@ pub enum Rejection {
     MissingStart,
     /// Its sequence has waited for a slot as long as it may.
     SequenceTimedOut,
-    /// It was to run again, but its run had ended.
+    /// It was to run again, but was submitted after its run had ended.
     RunEnded,
 }
 

@@ -1,15 +1,15 @@
 //! Which requests run together in a batch, and when does it start?
 //!
-//! This is Triton's dynamic batcher. Requests are taken in the order of their levels, then of their arrival. A batch starts as soon as an instance
-//! may start, with the largest preferred size that the waiting requests can fill. If the policy sets a delay, the batch waits that long for more
-//! requests.
+//! This is Triton's dynamic batcher. Requests are taken in the order of their priority levels. Within a level clients take turns, and those of one
+//! client are taken in the order of arrival. A batch starts as soon as an instance may start, with the largest preferred size that the waiting
+//! requests can fill. If the policy sets a delay, the batch waits that long for more requests.
 //!
 //! ```text
 //!   queue ──► 3 rows │ 1 row │ 4 rows │ 2 rows …      rows_max 8
 //!             └──────── forming ──────┘ └─ does not fit: closed
 //! ```
-//! [`queue`] keeps the order and the deadlines. [`forming`] decides about the head of the queue. [`spans`] orders the requests of a batch as they lie
-//! in memory. [`tuning`] adapts the delay to the load.
+//! [`queue`] keeps the order and the deadlines. [`forming`] decides about the head of the queue. [`spans`] orders the requests of a batch by the
+//! addresses of their inputs. [`tuning`] adapts the delay to the load.
 
 mod forming;
 mod policy;
@@ -19,28 +19,27 @@ mod tuning;
 
 pub use policy::{BatchPolicy, PriorityLevels, QueuePolicy};
 
+use crate::granted::Granted;
 use crate::{Arrival, Batch, Context, Event, InstanceId, Rejection, Scheduler, Slot, Ticket, Wants};
 use forming::{BatchDecision, Forming};
-use queue::{Expired, Queue, QueuePosition, Waiting};
+use queue::{Expired, PrefixChanged, Queue, Waiting};
 use tuning::{Start, Tuning};
 
-/// A scheduler that joins requests in batches.
+/// A scheduler that joins requests into batches.
 ///
-/// An event costs time in the logarithm of the number of waiting requests, plus the size of a batch if the head of the
-/// queue changed. The model's own rule is asked with the first request of a batch, and then about the others in the
-/// order of the queue.
+/// An event takes time logarithmic in the number of waiting requests. If the head of the queue changed, it also takes time linear in the size of a
+/// batch. The model's join rule is called for the first request of a batch, and then for each further request in the order of the queue.
 #[derive(Debug)]
 pub struct Batcher {
     policy: BatchPolicy,
     queue: Queue,
     forming: Forming,
-    /// The instance that was granted last runs next, because its memory is still in the caches.
-    granted: Vec<InstanceId>,
-    /// No batch starts until this many requests wait for the first time.
+    granted: Granted,
+    /// No batch starts before this many requests have waited at the same time. 0 once they have.
     hold_back: usize,
     stopped: bool,
-    /// Whether no batch waits for more requests.
-    hurries: bool,
+    /// Whether batches start without waiting for more requests.
+    has_no_delay: bool,
     /// `Some` if the delay adapts to the load.
     tuned: Option<Tuned>,
 }
@@ -71,65 +70,90 @@ impl Batcher {
             policy,
             queue: Queue::default(),
             forming: Forming::default(),
-            granted: Vec::new(),
+            granted: Granted::default(),
             stopped: false,
-            hurries: false,
+            has_no_delay: false,
         }
     }
 
-    /// From the next event on, batches do not wait for more requests. Requests are still taken.
-    pub(crate) fn hurry(&mut self) {
-        self.hurries = true;
+    /// From the next event on, batches do not wait for more requests. Requests are still accepted.
+    pub(crate) fn stop_delaying(&mut self) {
+        self.has_no_delay = true;
     }
 
     fn arrived(&mut self, arrival: Arrival, context: &mut Context<'_>) {
-        let ticket = arrival.ticket;
-        let level_max = self.policy.levels.policy(arrival.priority).requests_max;
-        let is_full = |limit: Option<usize>, waiting: usize| limit.is_some_and(|limit| waiting >= limit);
+        let Arrival { ticket, priority: level, client, .. } = arrival;
         if self.stopped {
-            context.reject(ticket, Rejection::Stopping);
-        } else if is_full(level_max, self.queue.len_of(arrival.priority)) {
-            context.reject(ticket, Rejection::Full);
+            return context.reject(ticket, Rejection::Stopping);
+        }
+        let level_max = self.policy.levels.policy(level).requests_max;
+        let is_full = |limit: Option<usize>, waiting: usize| limit.is_some_and(|limit| waiting >= limit);
+        let (rejection, leaves) = if is_full(level_max, self.queue.len_of(level)) {
+            (Rejection::Full, self.queue.gives_way_in(level, client.peer))
         } else if is_full(self.policy.requests_max, self.queue.len()) {
-            context.reject(ticket, Rejection::Overloaded);
+            (Rejection::Overloaded, self.queue.gives_way_to(client.peer))
         } else {
-            let position = self.queue.push(arrival, context.now_us);
-            self.changed(position);
+            return self.push(arrival, level_max.is_some(), context.now_us);
+        };
+        match leaves {
+            Some(leaves) => {
+                self.remove(leaves, rejection, context);
+                self.push(arrival, level_max.is_some(), context.now_us);
+            }
+            None => context.reject(ticket, rejection),
         }
     }
 
-    /// A request was added or removed at that position.
-    fn changed(&mut self, position: QueuePosition) {
-        if !self.forming.covers(position) {
+    fn push(&mut self, arrival: Arrival, has_limit: bool, now_us: u64) {
+        let is_changed = self.queue.push(arrival, has_limit, now_us);
+        self.changed(is_changed);
+    }
+
+    /// Rejects a request, if it waits.
+    fn remove(&mut self, ticket: Ticket, rejection: Rejection, context: &mut Context<'_>) {
+        if let Some((_, is_changed)) = self.queue.remove(ticket) {
+            context.reject(ticket, rejection);
+            self.changed(is_changed);
+        }
+    }
+
+    /// A request was added or removed.
+    fn changed(&mut self, is_prefix_changed: PrefixChanged) {
+        let next = || self.queue.next().map(|waiting| waiting.arrival.ticket);
+        if !is_prefix_changed && !self.forming.depends_on(next()) {
             return;
         }
-        let first = self.queue.behind(None).next().map(|(_, waiting)| waiting.arrival.ticket);
-        if self.forming.is_cut_by_changes_behind(first) {
-            self.forming.cut(position, self.queue.behind(None), &self.policy);
+        if self.forming.is_cut_by_changes_behind(self.queue.first()) {
+            self.forming.cut(&mut self.queue, &self.policy);
         } else {
-            self.forming = Forming::default();
+            self.form_anew();
         }
+    }
+
+    fn form_anew(&mut self) {
+        self.forming = Forming::default();
+        self.queue.restart();
     }
 
     fn expire(&mut self, context: &mut Context<'_>) {
         while let Some(expired) = self.queue.expire(context.now_us) {
             match expired {
-                Expired::Rejected(ticket, position) => {
+                Expired::Rejected(ticket, is_changed) => {
                     context.reject(ticket, Rejection::TimedOut);
-                    self.changed(position);
+                    self.changed(is_changed);
                 }
-                Expired::Delayed(position) => self.changed(position),
+                Expired::Delayed(is_changed) => self.changed(is_changed),
             }
         }
     }
 
     fn start(&mut self, context: &mut Context<'_>) {
-        while let Some(instance) = self.granted.last().copied() {
+        while !self.granted.is_empty() {
             self.extend_batch(context);
             if let Some(tuned) = &self.tuned {
                 self.policy.delay_us = tuned.tuning.delay_us();
             }
-            match self.forming.decide(&self.policy, self.hurries, context.now_us) {
+            match self.forming.decide(&self.policy, self.has_no_delay, context.now_us) {
                 BatchDecision::Idle => {
                     context.joins.ends();
                     return self.tuned.iter_mut().for_each(|tuned| tuned.waits_since_us = None);
@@ -140,11 +164,12 @@ impl Batcher {
                 }
                 BatchDecision::AwaitAnswer => return,
                 BatchDecision::Run(count) => {
-                    self.granted.pop();
                     context.joins.ends();
                     let due_us = self.forming.due_us(&self.policy);
                     self.forming = Forming::default();
                     let batch = self.queue.take_first(count);
+                    let prefers = batch.iter().find_map(|waiting| waiting.arrival.prefers);
+                    let Some(instance) = self.granted.take(prefers) else { return };
                     if let Some(tuned) = &mut self.tuned {
                         tuned.started(instance, &batch, due_us, context.now_us);
                     }
@@ -156,15 +181,18 @@ impl Batcher {
 
     /// Extends the forming batch by the next requests of the queue.
     fn extend_batch(&mut self, context: &mut Context<'_>) {
-        for (position, waiting) in self.queue.behind(self.forming.last()) {
-            if self.forming.is_closed() || self.forming.awaits_answer() {
-                return;
-            }
-            if self.forming.last().is_none() && !context.joins.begins(waiting.arrival.ticket) {
-                return self.forming.await_answer_at(position);
+        while !self.forming.is_closed()
+            && !self.forming.awaits_answer()
+            && let Some(waiting) = self.queue.next()
+        {
+            let ticket = waiting.arrival.ticket;
+            if self.forming.is_empty() && !context.joins.begins(ticket) {
+                return self.forming.await_answer_about(ticket);
             }
             let may_join = |head: Ticket, next: Ticket| context.joins.may_join(&[head], next);
-            self.forming.look_at(position, waiting, &self.policy, may_join);
+            if self.forming.look_at(waiting, &self.policy, may_join) {
+                self.queue.advance();
+            }
         }
     }
 
@@ -177,7 +205,7 @@ impl Batcher {
     }
 
     fn is_held_back(&self) -> bool {
-        !self.hurries && self.queue.len() < self.hold_back
+        !self.has_no_delay && self.queue.len() < self.hold_back
     }
 }
 
@@ -190,7 +218,7 @@ impl Tuned {
         self.waits_since_us.get_or_insert(now_us);
     }
 
-    /// Notes the start of a batch. It would have started at `due_us` even if no more requests had come.
+    /// Notes the start of a batch. `due_us` is when the batch would have started without further requests.
     fn started(&mut self, instance: InstanceId, batch: &[Waiting], due_us: u64, now_us: u64) {
         let since = batch.iter().map(|waiting| waiting.since_us);
         let oldest_us = since.clone().min().unwrap_or(now_us);
@@ -217,23 +245,18 @@ impl Tuned {
 impl Scheduler for Batcher {
     fn handle(&mut self, event: Event, context: &mut Context<'_>) {
         if !self.is_held_back() {
-            // Expired requests are removed first, so that they do not fill the queue for a new one.
+            // Expired requests are removed first, so that a new one does not find the queue full because of them.
             self.expire(context);
         }
         match event {
             Event::Arrived(arrival) => self.arrived(arrival, context),
             Event::Granted(instance) => self.granted.push(instance),
-            Event::Withdrawn(instance) => self.granted.retain(|granted| *granted != instance),
-            Event::Cancelled(ticket) => {
-                if let Some((position, _)) = self.queue.remove(ticket) {
-                    context.reject(ticket, Rejection::Cancelled);
-                    self.changed(position);
-                }
-            }
-            Event::Stop => (self.stopped, self.hurries) = (true, true),
+            Event::Withdrawn(instance) => self.granted.withdraw(instance),
+            Event::Cancelled(ticket) => self.remove(ticket, Rejection::Cancelled, context),
+            Event::Stop => (self.stopped, self.has_no_delay) = (true, true),
             Event::Done(instance) => self.tuned.iter_mut().for_each(|tuned| tuned.ended(instance, context.now_us)),
             Event::Answered => self.forming.answered(),
-            Event::Time => {}
+            Event::CutShort(_) | Event::Down(_) | Event::Up(_) | Event::Time => {}
         }
         if self.is_held_back() {
             return;

@@ -11,15 +11,15 @@ use crate::{Context, JoinRule, Joins, Question, Scheduler};
 
 /// A scheduler, and the jobs behind its tickets.
 ///
-/// After each call, the caller must take all results of [`Driver::next_run`], [`Driver::next_rejected`] and [`Driver::take_over`], and call [`Driver::wake`] at
-/// [`Driver::wake_at_us`].
+/// After each call, the caller must take all results of [`Driver::next_run`], [`Driver::next_rejected`] and [`Driver::take_over`], and call
+/// [`Driver::wake`] at [`Driver::wake_at_us`].
 pub struct Driver<J> {
     scheduler: Box<dyn Scheduler + Send>,
     rule: Option<Box<dyn JoinRule<J> + Send>>,
-    /// `Some` if the model has a strategy, which the caller asks.
+    /// `Some` if the model has a strategy. The caller passes the questions to it.
     questions: Option<Questions>,
     last: Ticket,
-    /// By ticket. Most jobs run at once, so there are mostly few, and finding one takes less time than to hash its ticket.
+    /// By ticket. Most jobs run at once, so few wait. Then a lookup takes less time than hashing the ticket.
     waiting: BTreeMap<Ticket, J>,
     actions: Actions,
     /// The instances that may start.
@@ -35,7 +35,7 @@ pub struct Driver<J> {
 pub struct Run<J> {
     /// The instance they run on.
     pub instance: InstanceId,
-    /// The jobs in the order of their rows.
+    /// The jobs, in the order in which their rows lie in the batch.
     pub slots: SmallVec<[RunSlot<J>; 1]>,
 }
 
@@ -82,7 +82,7 @@ impl<J> Driver<J> {
         self
     }
 
-    /// The same driver, for a model with a strategy. A job that the rule lets in joins a batch if the strategy lets it in as well.
+    /// The same driver, for a model with a strategy. A job joins a batch if both the rule and the strategy allow it.
     ///
     /// Only the scheduler [`Batcher`](crate::Batcher) waits for answers. The caller takes the questions by
     /// [`Driver::next_question`] and answers them at any later time by [`Driver::answered`]. Meanwhile the other calls
@@ -121,13 +121,24 @@ impl<J> Driver<J> {
         self.handle_event(Event::Granted(instance), now_us);
     }
 
-    /// Withdraws an instance that may start. False: it runs, or was not granted.
+    /// Withdraws an instance that may start. Returns false if it runs or was not granted.
     pub fn withdraw(&mut self, instance: InstanceId, now_us: u64) -> bool {
         let was_granted = self.granted.get_mut(instance.0).is_some_and(std::mem::take);
         if was_granted {
             self.handle_event(Event::Withdrawn(instance), now_us);
         }
         was_granted
+    }
+
+    /// Whether the scheduler binds requests to an instance before they run.
+    pub fn binds(&self) -> bool {
+        self.scheduler.binds()
+    }
+
+    /// `is_down`: the process of an instance has died while another instance is up. Otherwise the instance is used as usual again.
+    pub fn set_down(&mut self, instance: InstanceId, is_down: bool, now_us: u64) {
+        let event = if is_down { Event::Down(instance) } else { Event::Up(instance) };
+        self.handle_event(event, now_us);
     }
 
     /// The client of a job cancelled it. Has no effect if the job does not wait any more.
@@ -137,14 +148,19 @@ impl<J> Driver<J> {
         }
     }
 
-    /// Passes the time to the scheduler, if it asked to be woken then.
+    /// A request of the sequence whose state has this number did not run to its end. Called before [`Driver::done`] for its instance.
+    pub fn cut_short(&mut self, sequence: u64, now_us: u64) {
+        self.handle_event(Event::CutShort(sequence), now_us);
+    }
+
+    /// Passes the time to the scheduler, if the scheduler requested to be woken by then.
     pub fn wake(&mut self, now_us: u64) {
         if self.wake_at_us.is_some_and(|at_us| at_us <= now_us) {
             self.handle_event(Event::Time, now_us);
         }
     }
 
-    /// The next question to the strategy. It must be answered before there is another one.
+    /// The next question to the strategy. There is none while an earlier one is unanswered.
     pub fn next_question(&mut self) -> Option<Question<&J>> {
         let questions = self.questions.as_mut()?;
         let question = match questions.next()? {
@@ -166,7 +182,7 @@ impl<J> Driver<J> {
         self.questions.as_ref().is_some_and(|questions| questions.next().is_some())
     }
 
-    /// Whether a batch waits for the answer to that question.
+    /// Whether there is a question, and a batch waits for its answer.
     pub fn has_urgent_question(&self) -> bool {
         let next = self.questions.as_ref().and_then(Questions::next);
         next.is_some_and(|question| question != Question::Ends)
@@ -194,7 +210,7 @@ impl<J> Driver<J> {
         self.rejected.pop_front()
     }
 
-    /// The numbers of the sequences that are over since the last call.
+    /// The numbers of the sequences that have ended since the last call.
     pub fn take_over(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.actions.over)
     }
@@ -207,6 +223,11 @@ impl<J> Driver<J> {
     /// The job behind a ticket, if it waits.
     pub fn job(&self, ticket: Ticket) -> Option<&J> {
         self.waiting.get(&ticket)
+    }
+
+    /// As [`Driver::job`], to change it.
+    pub fn job_mut(&mut self, ticket: Ticket) -> Option<&mut J> {
+        self.waiting.get_mut(&ticket)
     }
 
     /// Jobs that wait.
@@ -255,7 +276,7 @@ impl<J> Driver<J> {
     }
 }
 
-/// The rule and the strategy, asked by tickets.
+/// Passes what a scheduler asks about tickets to the rule and to the questions for the strategy.
 struct JoinsByTicket<'a, J> {
     rule: Option<&'a mut (dyn JoinRule<J> + Send + 'static)>,
     questions: Option<&'a mut Questions>,

@@ -15,7 +15,7 @@ pub struct InstanceId(pub usize);
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A request came. Its ticket is greater than all earlier ones.
+    /// A request arrived. Its ticket is greater than all earlier ones.
     Arrived(Arrival),
     /// An instance finished its batch. It must be granted again before its next batch.
     Done(InstanceId),
@@ -23,9 +23,18 @@ pub enum Event {
     Granted(InstanceId),
     /// An instance that was granted is being removed, and may not start any more.
     Withdrawn(InstanceId),
+    /// The process of an instance has died, and another instance is up. Only a scheduler that [binds](crate::Scheduler::binds) gets this. The
+    /// instance is still granted: a run there waits for the next process or gets its error.
+    Down(InstanceId),
+    /// An instance that was down is used as usual again.
+    Up(InstanceId),
     /// The client cancelled a request. If it waits, reject it with [`Rejection::Cancelled`](crate::Rejection::Cancelled).
     Cancelled(Ticket),
-    /// The time at which the scheduler asked to be woken.
+    /// A request of the sequence whose state has this number ([`Controls::state`](crate::Controls::state)) was given to an instance and did not run
+    /// to its end. Its instance is not `Done` yet. The sequence is over: reject its waiting requests with
+    /// [`Rejection::Cancelled`](crate::Rejection::Cancelled).
+    CutShort(u64),
+    /// The time at which the scheduler requested to be woken.
     Time,
     /// A question of [`Joins`](crate::Joins) was answered. The scheduler asks it again and gets the answer.
     Answered,
@@ -33,7 +42,7 @@ pub enum Event {
     Stop,
 }
 
-/// A request that has come.
+/// A request that has arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Its ticket.
@@ -44,6 +53,8 @@ pub struct Arrival {
     pub priority: u64,
     /// How long it may wait.
     pub deadline: Option<Deadline>,
+    /// The client that sent it.
+    pub client: Client,
     /// The sequence that it belongs to.
     pub sequence: Option<SequenceStep>,
     /// A key of the shapes of its inputs. Only requests with equal keys may share a batch. 0 unless [`Wants::shapes`] is set.
@@ -52,6 +63,17 @@ pub struct Arrival {
     pub spans: Spans,
     /// Whether it may run again.
     pub repeat: Repeat,
+    /// The instance that can read its inputs where they lie. The request runs there if that instance is free when the request starts.
+    pub prefers: Option<InstanceId>,
+}
+
+/// The client that sent a request. Clients share a queue fairly: peers take turns, and so do the flows of one peer. The default is the server itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Client {
+    /// The number of its user or its address.
+    pub peer: u64,
+    /// The number of the connection. It is unique at least among the connections of its peer.
+    pub flow: u64,
 }
 
 /// Whether a request runs again after its run: Triton's iterative sequences.
@@ -60,7 +82,7 @@ pub enum Repeat {
     /// It does not run again.
     #[default]
     Never,
-    /// It may run again, as often as its model asks for it. Its sequence is over when the model does not ask.
+    /// It may run again, as often as its model requests it. Its sequence is over when the model does not request another run.
     Possible,
     /// It is submitted again before its run is `Done`, as the next request of the sequence whose state has this number
     /// ([`Controls::state`](crate::Controls::state)).
@@ -70,8 +92,18 @@ pub enum Repeat {
 impl Arrival {
     /// A request with this number of rows and no other properties.
     pub fn new(ticket: Ticket, rows: u32) -> Arrival {
-        let (spans, repeat) = (Spans::new(), Repeat::Never);
-        Arrival { ticket, rows, priority: 0, deadline: None, sequence: None, shapes: 0, spans, repeat }
+        Arrival {
+            ticket,
+            rows,
+            priority: 0,
+            deadline: None,
+            client: Client::default(),
+            sequence: None,
+            shapes: 0,
+            spans: Spans::new(),
+            repeat: Repeat::Never,
+            prefers: None,
+        }
     }
 }
 
@@ -132,7 +164,7 @@ pub type Spans = SmallVec<[Span; 2]>;
 pub struct Span {
     /// The block of memory.
     pub allocation: u64,
-    /// The first of its bytes there.
+    /// The offset of its first byte in the block.
     pub offset: u64,
     /// The number of bytes.
     pub len: u64,

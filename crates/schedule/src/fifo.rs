@@ -1,20 +1,35 @@
 //! Which request runs next if requests are not batched?
 
-use std::collections::BTreeSet;
+use std::collections::HashMap;
 
-use crate::{Batch, Context, Event, InstanceId, Rejection, Scheduler, Ticket};
+use crate::fair_order::{FairOrder, Place};
+use crate::granted::Granted;
+use crate::occupancy::Occupancy;
+use crate::{Arrival, Batch, Context, Event, InstanceId, Rejection, Scheduler, Ticket};
 
-/// Triton's default scheduler: each request runs alone, in the order of arrival, on any instance that may start.
+/// Triton's default scheduler: each request runs alone, on any instance that may start. The requests of one client run in the order of arrival, and
+/// clients take turns.
 #[derive(Clone, Debug, Default)]
 pub struct Fifo {
-    /// Tickets ascend, so the smallest one is the oldest, and a ticket is found without walking the queue.
-    waiting: BTreeSet<Ticket>,
-    /// The instance that was granted last is at the end and runs next, because its memory is still in the caches.
-    granted: Vec<InstanceId>,
+    order: FairOrder,
+    waiting: HashMap<Ticket, Waiting>,
+    occupancy: Occupancy,
+    granted: Granted,
     /// The most waiting requests. `None` for no limit.
     requests_max: Option<usize>,
     stopped: bool,
 }
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    place: Place,
+    prefers: Option<InstanceId>,
+}
+
+/// Each request is one turn, whatever its rows are, because it is one run.
+const TURN_ROWS: u32 = 1;
+/// A `Fifo` never looks at a prefix of the order.
+const NO_PREFIX: u64 = 0;
 
 impl Fifo {
     /// A scheduler without requests.
@@ -27,16 +42,40 @@ impl Fifo {
         Fifo { requests_max: Some(requests_max), ..Fifo::default() }
     }
 
-    fn is_full(&self) -> bool {
-        self.granted.is_empty() && self.requests_max.is_some_and(|limit| self.waiting.len() >= limit)
+    fn arrived(&mut self, arrival: &Arrival, context: &mut Context<'_>) {
+        let Arrival { ticket, client, prefers, .. } = *arrival;
+        // If an instance may start, no other request waits.
+        if let Some(instance) = self.granted.take(prefers) {
+            return context.run(Batch::of_one(instance, ticket));
+        }
+        if self.requests_max.is_some_and(|limit| self.waiting.len() >= limit) {
+            let Some(leaves) = self.occupancy.gives_way_to(client.peer) else {
+                return context.reject(ticket, Rejection::Overloaded);
+            };
+            self.remove(leaves, Rejection::Overloaded, context);
+        }
+        let (place, _) = self.order.push(client, ticket, ticket.0, TURN_ROWS, NO_PREFIX);
+        self.waiting.insert(ticket, Waiting { place, prefers });
+        self.occupancy.add(client.peer, ticket);
+    }
+
+    /// Rejects a request, if it waits.
+    fn remove(&mut self, ticket: Ticket, rejection: Rejection, context: &mut Context<'_>) {
+        if let Some(Waiting { place, .. }) = self.waiting.remove(&ticket) {
+            self.order.remove(place, NO_PREFIX);
+            self.occupancy.remove(place.peer(), ticket);
+            context.reject(ticket, rejection);
+        }
     }
 
     fn start(&mut self, context: &mut Context<'_>) {
-        while !self.waiting.is_empty()
-            && let Some(instance) = self.granted.pop()
+        while !self.granted.is_empty()
+            && let Some(ticket) = self.order.take_first()
         {
-            let Some(oldest) = self.waiting.pop_first() else { return };
-            context.run(Batch::of_one(instance, oldest));
+            let Some(Waiting { place, prefers }) = self.waiting.remove(&ticket) else { return };
+            self.occupancy.remove(place.peer(), ticket);
+            let Some(instance) = self.granted.take(prefers) else { return };
+            context.run(Batch::of_one(instance, ticket));
         }
     }
 }
@@ -45,23 +84,15 @@ impl Scheduler for Fifo {
     fn handle(&mut self, event: Event, context: &mut Context<'_>) {
         match event {
             Event::Arrived(arrival) if self.stopped => context.reject(arrival.ticket, Rejection::Stopping),
-            Event::Arrived(arrival) if self.is_full() => context.reject(arrival.ticket, Rejection::Overloaded),
-            Event::Arrived(arrival) => {
-                self.waiting.insert(arrival.ticket);
-                self.start(context);
-            }
+            Event::Arrived(arrival) => self.arrived(&arrival, context),
             Event::Granted(instance) => {
                 self.granted.push(instance);
                 self.start(context);
             }
-            Event::Withdrawn(instance) => self.granted.retain(|granted| *granted != instance),
-            Event::Cancelled(ticket) => {
-                if self.waiting.remove(&ticket) {
-                    context.reject(ticket, Rejection::Cancelled);
-                }
-            }
+            Event::Withdrawn(instance) => self.granted.withdraw(instance),
+            Event::Cancelled(ticket) => self.remove(ticket, Rejection::Cancelled, context),
             Event::Stop => self.stopped = true,
-            Event::Done(_) | Event::Time | Event::Answered => {}
+            Event::CutShort(_) | Event::Done(_) | Event::Down(_) | Event::Up(_) | Event::Time | Event::Answered => {}
         }
     }
 
@@ -72,36 +103,44 @@ impl Scheduler for Fifo {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::{Arrival, Driver};
+    use std::collections::BTreeSet;
 
-    /// Each event of a test is a word: `+3` job 3 arrives, `i0` instance 0 may start (and is done first, if it runs), `-3` job 3 is cancelled,
-    /// `stop`, `drained`. The expected decisions: `3@0` job 3 runs on instance 0, `3!` it is rejected, `.` no decision, `no`, `yes`.
+    use super::*;
+    use crate::{Client, Driver};
+
+    /// Each event of a test is a word: `+3` job 3 arrives, `+3>1` it prefers instance 1, `+3@7` it is of peer 7, `i0` instance 0 may start (and is
+    /// done first, if it runs), `-3` job 3 is cancelled, `stop`, `drained`. The expected decisions: `3@0` job 3 runs on instance 0, `3!` it is
+    /// rejected, `.` no decision, `no`, `yes`.
     #[track_caller]
-    fn check(instances: usize, play: &[(&str, &str)]) {
-        check_of(Fifo::new(), instances, play);
+    fn check(instances: usize, events: &[(&str, &str)]) {
+        check_of(Fifo::new(), instances, events);
     }
 
     #[track_caller]
-    fn check_of(fifo: Fifo, instances: usize, play: &[(&str, &str)]) {
+    fn check_of(fifo: Fifo, instances: usize, events: &[(&str, &str)]) {
         let mut driver = Driver::new(Box::new(fifo));
         (0..instances).rev().for_each(|instance| driver.grant(InstanceId(instance), 0));
         let (mut running, mut tickets) = (BTreeSet::new(), std::collections::HashMap::new());
-        for (number, (event, expect)) in play.iter().enumerate() {
-            let argument = || event[1..].parse::<u64>().expect("the play writes numbers");
-            match *event {
+        for (number, (event, expect)) in events.iter().enumerate() {
+            let (event, peer) = event.split_once('@').unwrap_or((*event, "0"));
+            let client = Client { peer: peer.parse().expect("a peer"), flow: 0 };
+            let (event, prefers) = event.split_once('>').unwrap_or((event, ""));
+            let argument = || event[1..].parse::<u64>().expect("an event ends with a number");
+            match event {
                 "stop" => driver.stop(0),
                 _ if event.starts_with('w') => {
                     let was_granted = driver.withdraw(InstanceId(argument() as usize), 0);
-                    assert_eq!(if was_granted { "yes" } else { "no" }, *expect, "event {number} of {play:?}");
+                    assert_eq!(if was_granted { "yes" } else { "no" }, *expect, "event {number} of {events:?}");
                     continue;
                 }
                 "drained" => {
-                    assert_eq!(if driver.is_drained() { "yes" } else { "no" }, *expect, "event {number} of {play:?}");
+                    assert_eq!(if driver.is_drained() { "yes" } else { "no" }, *expect, "event {number} of {events:?}");
                     continue;
                 }
                 _ if event.starts_with('+') => {
-                    tickets.insert(argument(), driver.arrive(argument(), |ticket| Arrival::new(ticket, 1), 0));
+                    let prefers = prefers.parse().ok().map(InstanceId);
+                    let arrival = |ticket| Arrival { client, prefers, ..Arrival::new(ticket, 1) };
+                    tickets.insert(argument(), driver.arrive(argument(), arrival, 0));
                 }
                 _ if event.starts_with('-') => driver.cancel(tickets[&argument()], 0),
                 _ => {
@@ -121,7 +160,7 @@ mod tests {
                 shown.push(format!("{job}!"));
             }
             let shown = if shown.is_empty() { ".".to_owned() } else { shown.join(" ") };
-            assert_eq!(shown, *expect, "event {number}, {event}, of {play:?}");
+            assert_eq!(shown, *expect, "event {number}, {event}, of {events:?}");
         }
     }
 
@@ -140,6 +179,22 @@ mod tests {
         check(
             3,
             &[("+1", "1@0"), ("+2", "2@1"), ("i0", "."), ("i1", "."), ("+3", "3@1"), ("+4", "4@0"), ("+5", "5@2")],
+        );
+    }
+
+    #[test]
+    fn a_request_runs_on_the_instance_that_it_prefers_or_does_not_wait_for_it() {
+        check(
+            3,
+            &[
+                ("+1>2", "1@2"),
+                ("+2>2", "2@0"),
+                ("+3", "3@1"),
+                ("+4>2", "."),
+                ("i1", "4@1"),
+                ("i2", "."),
+                ("+5>7", "5@2"),
+            ],
         );
     }
 
@@ -181,6 +236,39 @@ mod tests {
             &[("+1", "1@0"), ("+2", "."), ("+3", "3!"), ("i0", "2@0"), ("+4", "."), ("-4", "4!"), ("+5", ".")],
         );
         check_of(Fifo::bounded(0), 1, &[("+1", "1@0"), ("+2", "2!"), ("i0", "."), ("+3", "3@0")]);
+    }
+
+    #[test]
+    fn a_peer_that_floods_keeps_nobody_waiting_and_nobody_out() {
+        check(
+            1,
+            &[
+                ("+1@7", "1@0"),
+                ("+2@7", "."),
+                ("+3@7", "."),
+                ("+4@7", "."),
+                ("+5@8", "."),
+                ("i0", "2@0"),
+                ("i0", "5@0"),
+                ("i0", "3@0"),
+            ],
+        );
+        check_of(
+            Fifo::bounded(3),
+            1,
+            &[
+                ("+1@7", "1@0"),
+                ("+2@7", "."),
+                ("+3@7", "."),
+                ("+4@7", "."),
+                ("+5@7", "5!"),
+                ("+6@8", "4!"),
+                ("+7@8", "7!"),
+                ("i0", "2@0"),
+                ("i0", "6@0"),
+                ("i0", "3@0"),
+            ],
+        );
     }
 
     #[test]

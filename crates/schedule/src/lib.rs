@@ -7,9 +7,9 @@
 //!   time, stop ───────┘
 //! ```
 //!
-//! A scheduler knows only tickets, and decides. A [`Driver`] holds the requests behind the tickets and applies every decision. Both are pure: the
-//! time comes with each event, in µs since any fixed moment. The caller owns threads, locks and the clock. So tests run both together without
-//! sleeping.
+//! A scheduler decides. It knows only tickets and who sent them. A [`Driver`] holds the requests behind the tickets and applies every decision. Both
+//! are pure: the time comes with each event, in µs since any fixed moment. The caller owns threads, locks and the clock. So tests run both together
+//! without sleeping.
 //!
 //! An instance that is done may not start at once: a rate limiter may delay `Granted` after `Done`.
 //!
@@ -30,9 +30,12 @@ mod action;
 mod batcher;
 mod driver;
 mod event;
+mod fair_order;
 mod fifo;
+mod granted;
 mod joining;
 mod limiter;
+mod occupancy;
 mod questions;
 mod sequence;
 
@@ -40,20 +43,21 @@ pub use action::{Action, Actions, Batch, Controls, Rejection, Slot};
 pub use batcher::{BatchPolicy, Batcher, PriorityLevels, QueuePolicy};
 pub use driver::{Driver, Run, RunSlot};
 pub use event::{
-    Arrival, Deadline, Event, InstanceId, Repeat, SequenceId, SequenceStep, Span, Spans, Ticket, TimeoutAction, Wants,
+    Arrival, Client, Deadline, Event, InstanceId, Repeat, SequenceId, SequenceStep, Span, Spans, Ticket, TimeoutAction,
+    Wants,
 };
 pub use fifo::Fifo;
 pub use joining::{JoinRule, Joins, Question};
 pub use limiter::{Claim, ClaimError, Claimant, Limiter, Resource, ResourceLimits};
 pub use sequence::{Direct, DirectPolicy, HoldBack, Oldest, OldestPolicy};
 
-/// The input of a scheduler beside the event, and the place for its decisions.
+/// What a scheduler gets beside the event, and the list for its decisions.
 pub struct Context<'a> {
     /// The time, in µs of the driver's clock. It never goes back.
     pub now_us: u64,
     /// The list that decisions are added to.
     pub actions: &'a mut Actions,
-    /// What the model says about requests that join a batch.
+    /// The model's own rule and strategy, which decide whether a request joins a batch.
     pub joins: &'a mut dyn Joins,
 }
 
@@ -73,7 +77,7 @@ impl Context<'_> {
         self.actions.over.append(numbers);
     }
 
-    /// Asks for [`Event::Time`] at that time. An earlier time that was asked for stays.
+    /// Requests [`Event::Time`] at that time. If an earlier time was requested, that one stays.
     pub fn wake_at(&mut self, at_us: u64) {
         let earliest = self.actions.wake_at_us.map_or(at_us, |known| known.min(at_us));
         self.actions.wake_at_us = Some(earliest);
@@ -90,6 +94,12 @@ pub trait Scheduler {
     /// Which properties of arrivals it reads.
     fn wants(&self) -> Wants {
         Wants::default()
+    }
+
+    /// Whether it binds requests to an instance before they run. If so, an instance whose process has died is still granted, for the requests that
+    /// are bound to it, and the scheduler gets [`Event::Down`].
+    fn binds(&self) -> bool {
+        false
     }
 
     /// Requests that wait.

@@ -23,14 +23,14 @@ pub struct Resource {
 /// The resources of an instance for each execution, and its priority.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
-    /// The number of each resource.
+    /// The amount of each resource.
     pub needs: Vec<(Resource, u32)>,
     /// 1 is served most often. 0 means 1.
     pub priority: u32,
 }
 
-/// The operator's limits, each for one device or, without a device, for all. Without any limit, there is as much of a resource as the largest claim.
-/// With some limits, a resource without a limit has the amount 0.
+/// The operator's limits. Each is for one device, or for all devices if it names none. If there is no limit at all, the amount of each resource is
+/// the largest claim for it. If there are limits, the amount of a resource without one is 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourceLimits(pub BTreeMap<(String, Option<u32>), u32>);
 
@@ -88,7 +88,7 @@ pub struct Limiter {
 #[derive(Debug)]
 struct Entry {
     claim: Claim,
-    /// Its executions, and those that its competitors had when it was added.
+    /// Its executions, counted from those that its competitors had when it was added.
     executions: u64,
     state: EntryState,
 }
@@ -129,20 +129,20 @@ impl Limiter {
         }
         self.last += 1;
         let claimant = Claimant(self.last);
-        let executions = self.turn_of_rivals(&claim) / u64::from(claim.priority.max(1));
+        let executions = self.initial_turn(&claim) / u64::from(claim.priority.max(1));
         self.claimants.insert(claimant, Entry { claim, executions, state: EntryState::Idle });
         Ok(claimant)
     }
 
-    /// The initial count of a new instance. From 0 it would win every turn until it has run as often as the others since the server's start. Idle
-    /// instances may be far behind the competing ones, so they count only if no instance competes.
-    fn turn_of_rivals(&self, claim: &Claim) -> u64 {
+    /// The product of executions and priority that a new instance begins with. If it began with 0, it would always be first, until it had run as
+    /// often as the others since the server's start. Idle instances may be far behind the competing ones, so they count only if no instance competes.
+    fn initial_turn(&self, claim: &Claim) -> u64 {
         let shares = |entry: &&Entry| {
             entry.claim.needs.iter().any(|(resource, _)| claim.needs.iter().any(|(needed, _)| needed == resource))
         };
-        let rivals = || self.claimants.values().filter(shares);
-        let competing = rivals().filter(|entry| entry.state != EntryState::Idle).map(Entry::turn).min();
-        competing.or_else(|| rivals().map(Entry::turn).min()).unwrap_or(0)
+        let competitors = || self.claimants.values().filter(shares);
+        let competing = competitors().filter(|entry| entry.state != EntryState::Idle).map(Entry::turn).min();
+        competing.or_else(|| competitors().map(Entry::turn).min()).unwrap_or(0)
     }
 
     /// Removes an instance. Returns the instances that may run now.
@@ -183,7 +183,7 @@ impl Limiter {
         self.grant()
     }
 
-    /// Withdraws the request of a waiting instance. Returns the instances that may run now. `None`, and nothing changes, if it does not wait: it has
+    /// Withdraws the request of a waiting instance. Returns the instances that may run now. `None` if it does not wait. Then nothing changes: it has
     /// its resources, and its owner was notified or is being notified.
     pub fn give_up(&mut self, claimant: Claimant) -> Option<Vec<Claimant>> {
         let waits = self.claimants.get(&claimant).is_some_and(|entry| matches!(entry.state, EntryState::Waits(..)));

@@ -4,7 +4,7 @@
 //!   the scheduler asks ──► next ──► asked (outside, one at a time) ──► answer ──► the scheduler asks the same again and takes it
 //!                           └─ replaced when the scheduler asks something else
 //! ```
-//! There is at most one next question: the beginning of a batch also ends the batch before.
+//! There is at most one next question, because the beginning of a batch also ends the batch before it.
 
 use crate::event::Ticket;
 use crate::joining::Question;
@@ -15,7 +15,7 @@ pub(crate) struct Questions {
     next: Option<Question<Ticket>>,
     /// The question that is being asked.
     open: Option<Question<Ticket>>,
-    /// The last question that was answered, with its answer, until that is taken.
+    /// The last question that was answered, and its answer. `None` after the scheduler took the answer.
     answer: Option<(Question<Ticket>, bool)>,
     /// Whether the strategy has begun a batch, or is beginning one.
     is_open: bool,
@@ -71,8 +71,8 @@ impl Questions {
 mod tests {
     use super::*;
 
-    /// `b1` begins with request 1, `j2` asks whether 2 may join, `e` ends; `>` takes the next question, `y` and `n`
-    /// answer it. Behind each step is its result: an answer, the question that was taken, or `.` for nothing.
+    /// `b1` begins with request 1, `j2` asks whether 2 may join, `e` ends; `>` takes the next question, `y` and `n` answer it. After the `=` of a
+    /// step is its result: an answer, the question that was taken, or `.` for nothing.
     #[track_caller]
     fn check(steps: &str) {
         let mut questions = Questions::default();
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_batch_that_is_given_up_begins_anew() {
-        // A request with a higher priority comes before the answer, and leaves again.
+        // A request with a higher priority arrives before the answer, and is cancelled.
         check("b1 >=b1 b2 b1 y b1=yes j3 >=j3");
         check("b1 >=b1 b2 y b2 >=b2 y b2=yes");
         check("b1 >=b1 y b1=yes j3 >=j3 b2 y b2 >=b2 y b2=yes j3 >=j3 n j3=no");

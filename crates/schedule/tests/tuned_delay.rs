@@ -27,7 +27,7 @@ struct End {
 }
 
 /// One simulated instance. A run takes `base_us`, and `row_us` for each row.
-struct Play {
+struct Simulation {
     driver: Driver<Job>,
     now_us: u64,
     run_us: (u64, u64),
@@ -39,8 +39,8 @@ struct Play {
     left: usize,
 }
 
-impl Play {
-    fn new(base_us: u64, row_us: u64) -> Play {
+impl Simulation {
+    fn new(base_us: u64, row_us: u64) -> Simulation {
         let policy = BatchPolicy {
             rows_max: ROWS_MAX,
             preferred: vec![ROWS_MAX],
@@ -50,7 +50,7 @@ impl Play {
         let mut driver = Driver::new(Box::new(Batcher::new(policy)));
         driver.grant(InstanceId(0), 0);
         let run_us = (base_us, row_us);
-        Play { driver, now_us: 0, run_us, running: None, ends: Vec::new(), coming: BTreeMap::new(), left: 0 }
+        Simulation { driver, now_us: 0, run_us, running: None, ends: Vec::new(), coming: BTreeMap::new(), left: 0 }
     }
 
     fn add_arrival(&mut self, at_us: u64, client: Option<usize>) {
@@ -135,19 +135,19 @@ fn mean(values: impl ExactSizeIterator<Item = u64>) -> u64 {
 
 #[test]
 fn at_low_load_no_request_waits() {
-    let ends = Play::new(500, 50).open(vec![20_000; 200]);
+    let ends = Simulation::new(500, 50).open(vec![20_000; 200]);
     assert!(ends.iter().all(|end| end.waited_us == 0), "{ends:?}");
 }
 
 #[test]
 fn one_client_that_asks_again_and_again_does_not_wait_for_others() {
-    let ends = Play::new(500, 50).closed(1, 2000);
+    let ends = Simulation::new(500, 50).closed(1, 2000);
     assert!(ends.iter().all(|end| end.waited_us == 0));
 }
 
 #[test]
 fn clients_that_ask_at_the_same_time_get_into_one_batch() {
-    let ends = Play::new(500, 50).closed(6, 4000);
+    let ends = Simulation::new(500, 50).closed(6, 4000);
     let settled = settled(&ends);
     assert!(mean(settled.iter().map(|end| end.together as u64)) >= 5, "{:?}", &settled[..20]);
     assert!(settled.iter().all(|end| end.latency_us <= BOUND_US));
@@ -156,7 +156,7 @@ fn clients_that_ask_at_the_same_time_get_into_one_batch() {
 #[test]
 fn under_load_batches_grow_and_the_bound_holds() {
     // Without batches they would take 1.1 ms of every 0.6 ms.
-    let ends = Play::new(1000, 100).open(vec![600; 4000]);
+    let ends = Simulation::new(1000, 100).open(vec![600; 4000]);
     let settled = settled(&ends);
     assert!(mean(settled.iter().map(|end| end.together as u64)) >= 3, "{:?}", &settled[..20]);
     assert!(
@@ -169,7 +169,7 @@ fn under_load_batches_grow_and_the_bound_holds() {
 #[test]
 fn the_delay_falls_to_zero_when_the_load_ends() {
     let (busy, calm) = (vec![600; 2000], vec![20_000; 30]);
-    let ends = Play::new(1000, 100).open(busy.into_iter().chain(calm));
+    let ends = Simulation::new(1000, 100).open(busy.into_iter().chain(calm));
     let calm_from = ends.len() - 30;
     // Each request that waits without another one joining halves the delay.
     assert!(ends[calm_from + 8..].iter().all(|end| end.waited_us == 0), "{:?}", &ends[calm_from..]);
@@ -182,7 +182,7 @@ proptest! {
         gaps in prop::collection::vec(0u64..5_000, 1..400), base_us in 1u64..12_000, row_us in 0u64..500,
     ) {
         let count = gaps.len();
-        let ends = Play::new(base_us, row_us).open(gaps);
+        let ends = Simulation::new(base_us, row_us).open(gaps);
         prop_assert_eq!(ends.len(), count, "lost");
         // In addition to the bound, a request waits for the runs of earlier requests that were not answered yet.
         let mut by_arrival = ends.clone();

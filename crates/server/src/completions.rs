@@ -1,13 +1,13 @@
 //! What does a shell complete?
 //!
-//! Made from the usages of all commands and the table of flags, so nothing has to be kept current beside them.
+//! The completions are made from the usages of all commands and the table of flags, so they need no maintenance of their own.
 
 use std::process::ExitCode;
 
 use crate::flags::{FLAGS, Flag, Takes};
 use crate::{config, demo, doctor, model, ready, shm, top};
 
-const USAGE: &str = "Usage: nerite completions bash|zsh|fish";
+const USAGE: &str = "Usage: nerite completions bash|zsh|fish\n";
 const SHELLS: &[&str] = &["bash", "zsh", "fish"];
 
 /// One command and what may follow it.
@@ -24,8 +24,9 @@ pub fn main(words: &[String]) -> ExitCode {
         ["bash"] => bash(),
         ["zsh"] => zsh(),
         ["fish"] => fish(),
+        ["-h" | "--help"] => USAGE.to_owned(),
         _ => {
-            eprintln!("{USAGE}");
+            eprint!("{USAGE}");
             return ExitCode::from(2);
         }
     };
@@ -221,7 +222,7 @@ mod tests {
         assert_eq!(words_of(doctor::USAGE), ["shm", "python"]);
         assert_eq!(words_of(config::USAGE), ["check", "show"]);
         assert_eq!(options_of(demo::USAGE), ["--exit", "--examples", "--help"]);
-        assert_eq!(options_of(config::USAGE), ["--config", "--help"]);
+        assert_eq!(options_of(config::USAGE), ["--no-files", "--config", "--help"]);
     }
 
     #[test]

@@ -6,8 +6,11 @@
 //!   command line ──┘
 //! ```
 
+mod check;
 mod environment;
 mod file;
+mod in_force;
+mod paths;
 mod show;
 
 use std::ffi::OsString;
@@ -15,7 +18,10 @@ use std::process::ExitCode;
 
 use nerite_config::{did_you_mean, nearest};
 
+use self::check::{checked, is_file_or_flags};
+use self::in_force::Host;
 use crate::flags::{Command, FLAGS, Flag, Given, Origin, Takes, parse};
+use crate::misused::{none_of, refuse};
 use crate::plain::plain;
 use crate::settings::{Settings, SettingsError};
 
@@ -25,10 +31,12 @@ pub use environment::is_address_of_service;
 pub const USAGE: &str = "\
 Usage: nerite config <command> [options]
 
-  check FILE                read a file of settings and say what is wrong with it, with lines
-  show [flags]              print the settings that `nerite serve [flags]` would have, as a file, and where each came from
+  check FILE                read a file of settings and say what is wrong with it, with lines, and with the files and directories that it names
+  check [flags]             the same of the settings that `nerite serve [flags]` would have
+  show [flags]              print these settings as a file: the values in force, and where each came from
 
-      --config FILE         the file to show settings of (also: NERITE_CONFIG)
+      --no-files            do not look at the files and directories, because the settings are for another host
+      --config FILE         the file to check or show settings of, among flags (also: NERITE_CONFIG)
   -h, --help                print this
 ";
 
@@ -39,13 +47,10 @@ const FLAG: &str = "config";
 pub fn main(words: &[String]) -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let done = match words[..] {
-        ["-h" | "--help" | "help"] => Ok(USAGE.to_owned()),
-        ["check", path] if !path.starts_with('-') => check(path),
+        ["-h" | "--help" | "help"] | ["check", "-h" | "--help"] => Ok(USAGE.to_owned()),
+        ["check", ref words @ ..] if is_file_or_flags(words) => checked(words),
         ["show", ref flags @ ..] => shown(flags),
-        _ => {
-            eprint!("{USAGE}");
-            return ExitCode::from(2);
-        }
+        _ => return refuse("config", &fault_of(&words)),
     };
     match done {
         Ok(text) => {
@@ -56,6 +61,15 @@ pub fn main(words: &[String]) -> ExitCode {
             eprintln!("{}", reason.trim_end());
             ExitCode::FAILURE
         }
+    }
+}
+
+/// What is wrong with these words.
+fn fault_of(words: &[&str]) -> String {
+    match *words {
+        [] => "a command is missing".to_owned(),
+        ["check", ..] => "'check' wants one file, or flags of `nerite serve`".to_owned(),
+        [word, ..] => none_of("command", word, &["check", "show"]),
     }
 }
 
@@ -102,58 +116,25 @@ fn find(name: &str) -> Result<&'static Flag, String> {
         .ok_or_else(|| format!("there is no setting '{}'{}", plain(name), did_you_mean(nearest(name, names()))))
 }
 
-fn check(path: &str) -> Result<String, String> {
-    let given = file::open(path)?;
-    let settings = read_all(&given).map_err(|faults| {
-        let place = |text: String| match text {
-            text if text.starts_with(path) => text,
-            text => format!("{path}: {}", text.trim_end()),
-        };
-        faults.into_iter().map(place).collect::<Vec<_>>().join("\n")
-    })?;
-    let notes = settings.notes.iter().map(|note| format!("{path}: note: {note}"));
-    let lines: Vec<String> = notes.chain([format!("{path}: {} settings, and they hold", given.len())]).collect();
-    Ok(lines.join("\n") + "\n")
-}
-
-/// The settings, or all their faults. Invalid values are left out in order to find the others. A contradiction between settings is reported last,
-/// because it may follow from the values that were left out.
-fn read_all(given: &[Given]) -> Result<Settings, Vec<String>> {
-    let (mut given, mut faults) = (given.to_vec(), Vec::new());
-    loop {
-        let error = match Settings::read(&given) {
-            Ok(settings) if faults.is_empty() => return Ok(settings),
-            Ok(_) => return Err(faults),
-            Err(error) => error,
-        };
-        let count = given.len();
-        match &error {
-            SettingsError::Value(bad) => {
-                faults.push(locate(&error, &given));
-                given.retain(|one| one.flag.name != bad.flag);
-            }
-            SettingsError::Contradiction(_) if faults.is_empty() => faults.push(locate(&error, &given)),
-            SettingsError::Contradiction(_) => {}
-        }
-        if given.len() == count {
-            return Err(faults);
-        }
-    }
+/// The settings that `nerite serve` would have with these flags, and notes about variables.
+fn effective(words: &[&str]) -> Result<(Vec<Given>, Vec<String>), String> {
+    let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+    let given = parse(&words).map_err(|error| Command::Serve.refuse(&error))?;
+    complete(given)
 }
 
 fn shown(words: &[&str]) -> Result<String, String> {
-    let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
-    let given = parse(&words).map_err(|error| Command::Serve.refuse(&error))?;
-    let (given, _) = complete(given)?;
-    Settings::read(&given).map_err(|error| locate(&error, &given))?;
-    Ok(show::text(&given))
+    let (given, _) = effective(words)?;
+    let settings = Settings::read(&given).map_err(|error| locate(&error, &given))?;
+    Ok(show::text(&given, &settings, Host::this()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn given(line: &str, origin: &Origin) -> Vec<Given> {
+    /// The flags of this line, as if they stood at `origin`.
+    pub(super) fn given(line: &str, origin: &Origin) -> Vec<Given> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         let given = parse(&words).expect("known flags");
         given.into_iter().map(|one| Given { origin: origin.clone(), ..one }).collect()
@@ -194,19 +175,6 @@ mod tests {
         );
         check_merge("--model-store=a", "", "--model-repository=b", &[("model-store", "a")]);
         check_merge("--load-model=a", "--load-model=b --load-model=c", "", &[("load-model", "a")]);
-    }
-
-    #[test]
-    fn all_values_that_do_not_hold_are_named_at_once() {
-        let file = Origin::File { path: "nerite.toml".into(), line: 7 };
-        let read = |line: &str| read_all(&given(line, &file)).map(drop);
-        let port = "nerite.toml:7: http-port: Invalid option value. Got many".to_owned();
-        let rate = "nerite.toml:7: exit-timeout-secs: Invalid option value. Got soon".to_owned();
-        assert_eq!(read("--http-port=80"), Ok(()));
-        assert_eq!(read("--http-port=many --exit-timeout-secs=soon --id=x"), Err(vec![port.clone(), rate]));
-        let empty = "nerite.toml:7: model-config-name: Error: empty argument for --model-config-name".to_owned();
-        assert_eq!(read("--model-config-name="), Err(vec![empty.clone()]));
-        assert_eq!(read("--http-port=many --model-config-name="), Err(vec![port, empty]));
     }
 
     #[test]

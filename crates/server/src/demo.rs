@@ -18,6 +18,7 @@ mod latency;
 mod pipeline;
 mod show;
 mod tries;
+mod wide_layer;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,6 +28,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use self::digits::Accuracy;
 use self::latency::Row;
+
+use crate::misused::no_option;
 
 /// What `nerite demo --help` prints.
 pub const USAGE: &str = "\
@@ -82,7 +85,7 @@ impl std::fmt::Display for Report {
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
     /// The command line is not understood.
-    #[error("{0}\n\n{USAGE}")]
+    #[error("{0}\n`nerite demo --help` lists the options")]
     Usage(String),
     /// There are no examples.
     #[error("no examples found in {0}; say where they are with --examples DIR or NERITE_EXAMPLES")]
@@ -144,7 +147,7 @@ pub async fn run(options: &DemoOptions) -> Result<Report, DemoError> {
     } else {
         println!("A pipeline with a Python model is left out: no python3 with numpy is on the path.");
     }
-    batches::measure(options, &samples).await?;
+    batches::measure(options).await?;
     let rows = latency::measure(options).await?;
     beside::measure(options).await?;
     Ok(Report { accuracy, rows })
@@ -167,7 +170,7 @@ impl Command {
                     examples = Some(PathBuf::from(folder));
                 }
                 (_, Some(("--examples", folder))) => examples = Some(PathBuf::from(folder)),
-                _ => return Err(DemoError::Usage(format!("unknown argument '{arg}'"))),
+                _ => return Err(DemoError::Usage(no_option(arg, USAGE))),
             }
         }
         Ok(Command::Run { exit, examples })
@@ -187,7 +190,7 @@ async fn demonstrate(exit: bool, examples: Option<PathBuf>) -> Result<(), DemoEr
         println!("nerite serves {} to this client, another process.", examples_dir.join("models").display());
         let options = server.options(examples_dir.clone());
         println!("\n{}", run(&options).await?);
-        tries::print(if exit { None } else { Some(&options) }, &examples_dir.join("models"));
+        tries::print(if exit { None } else { Some(&options) }, &examples_dir.join("models")).await;
         if !exit {
             println!("\nThe server stays until Ctrl-C.");
             server.until_gone().await?;

@@ -1,4 +1,4 @@
-//! What stands in the way?
+//! What on this host keeps the server, its clients or its models from working?
 //!
 //! ```text
 //!   gather ─► Facts ─ memory, client, gpu ─► Verdicts ─┬► text | JSON
@@ -25,13 +25,13 @@ use gather::Wanted;
 use nerite_python::find_python;
 use verdict::{Section, Verdict};
 
-use crate::plain::plain;
+use crate::misused::{no_option, none_of, refuse};
 
 /// What `nerite doctor --help` prints.
 pub const USAGE: &str = "\
 Usage: nerite doctor [topic] [options]
 
-Says what stands in the way, and how to mend it. Without a topic, all of them.
+Says what stands in the way, and how to fix it. Without a topic, all of them.
 
   shm                       shared memory between clients, this host's server, and GPUs
   python                    the Python that would run models of a server started from here; it is started to ask it
@@ -57,8 +57,7 @@ pub fn main(words: &[String]) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(reason) => {
-            eprint!("nerite doctor: {}\n\n{USAGE}", plain(&reason));
-            return ExitCode::from(2);
+            return refuse("doctor", &reason);
         }
     };
     let mut sections = Vec::new();
@@ -147,8 +146,8 @@ fn read(words: &[String]) -> Result<Option<CommandLine>, String> {
             "--json" if inline.is_none() => command_line.json = true,
             "shm" => command_line.topic = Some(Topic::Memory),
             "python" => command_line.topic = Some(Topic::Python),
-            _ if flag.starts_with('-') => return Err(format!("there is no option '{word}'")),
-            _ => return Err(format!("there is no topic '{word}'; shm and python are two")),
+            _ if flag.starts_with('-') => return Err(no_option(word, USAGE)),
+            _ => return Err(none_of("topic", word, &["shm", "python"])),
         }
     }
     Ok(Some(command_line))
@@ -195,7 +194,7 @@ mod tests {
         check(&["--server-uid=9"], Ok(CommandLine { wanted, ..none() }));
         check(&["--server-uid", "me"], Err("'me' is no user's number"));
         check(&["--client-pid"], Err("--client-pid wants a value"));
-        check(&["gpu"], Err("there is no topic 'gpu'; shm and python are two"));
+        check(&["gpu"], Err("there is no topic 'gpu'"));
         check(&["--verbose"], Err("there is no option '--verbose'"));
     }
 }

@@ -9,5 +9,5 @@ mod values;
 pub use origin::Origin;
 pub use parse::{Given, ParseError, parse};
 pub use refusal::Command;
-pub use table::{FLAGS, Flag, Honour, Takes};
+pub use table::{FLAGS, Flag, Honour, SAME, Takes};
 pub use values::{BadValue, Values, bad, bool_of, sides};

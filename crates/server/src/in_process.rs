@@ -21,12 +21,12 @@ use nerite_repository::ControlMode;
 use nerite_request::setting::{LoadOptions, LogChange, LogSettings};
 use nerite_request::{Code, Status};
 use nerite_shm::leave_descriptors;
-use nerite_watchdog::{FrontEnd, watched};
+use nerite_watchdog::background;
 use tokio::runtime::Runtime;
 
 use crate::logger::{self, Streams};
 use crate::reports::text;
-use crate::serve::{Assembled, StartError, assemble, give_back, watch_gpus, watch_host};
+use crate::serve::{Assembled, StartError, assemble, give_back, host_meter, watch_gpus};
 use crate::settings::Settings;
 use crate::{flags, panics, place};
 
@@ -62,7 +62,7 @@ impl InProcess {
     /// Makes a server with these flags of `nerite serve`, and loads the models of the start. Flags of front ends have no effect.
     pub fn start(words: &[String]) -> Result<InProcess, Status> {
         place::in_library();
-        // The program that runs is the host's.
+        // The running executable is the host's, so sandboxes must be started with nerite's own program.
         nerite_sandbox::set_program(place::program());
         leave_descriptors();
         let words: Vec<String> =
@@ -95,7 +95,7 @@ impl InProcess {
         Ok(server)
     }
 
-    /// The thread for periodic tasks.
+    /// Starts the runtime for periodic tasks.
     fn run_beside(&self, settings: &Settings, gpus: Vec<Device>) -> Result<Runtime, Status> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -104,14 +104,14 @@ impl InProcess {
             .build()
             .map_err(|error| Status::internal(format!("no thread for the server: {error}")))?;
         let keep = give_back(self.api.clone(), Arc::clone(&self.engine));
-        runtime.spawn(watched(FrontEnd::Server, keep));
+        runtime.spawn(background(keep));
         if let Some(metrics) = &settings.metrics {
             let every = Duration::from_millis(metrics.interval_ms);
             if metrics.cpu {
-                runtime.spawn(watched(FrontEnd::Server, watch_host(self.api.clone(), every)));
+                self.api.measure_host_by(host_meter(every));
             }
             if !gpus.is_empty() {
-                runtime.spawn(watched(FrontEnd::Server, watch_gpus(self.api.clone(), gpus, every)));
+                runtime.spawn(background(watch_gpus(self.api.clone(), gpus, every)));
             }
         }
         Ok(runtime)
@@ -255,7 +255,7 @@ impl Drop for InProcess {
             log::error!("{status}");
         }
         match self.runtime.take() {
-            // A thread of its own cannot wait for itself.
+            // A thread of the runtime cannot wait for the end of the runtime.
             Some(runtime) if tokio::runtime::Handle::try_current().is_ok() => runtime.shutdown_background(),
             Some(runtime) => runtime.shutdown_timeout(CLOSING_MIN),
             None => {}
@@ -286,7 +286,7 @@ fn share_log(settings: &LogSettings) -> Result<Arc<LogSwitches>, Status> {
     Ok(switches)
 }
 
-/// An error of the start as a program is told it, whose kind the text for operators names.
+/// The status that a program gets for an error of the start. The error's text begins with the kind.
 fn status_of(StartError(text): &StartError) -> Status {
     let codes = [
         Code::Internal,

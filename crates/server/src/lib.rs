@@ -2,29 +2,44 @@
 //!
 //! The program `nerite`, and the same server inside another program ([`InProcess`]), which speaks no protocol:
 //!
-//! ```no_run
+//! ```
 //! use nerite_cabi::{ServerCalls, ServerReports};
 //! use nerite_server::InProcess;
 //!
-//! let server = InProcess::start(&["--model-repository=models".to_owned()])?;
+//! let models = tempfile::tempdir()?; // a model repository without models
+//! let server = InProcess::start(&[format!("--model-repository={}", models.path().display())])?;
 //! assert!(server.is_ready()?);
 //! server.stop()?;
-//! # Ok::<(), nerite_request::Status>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program prints")]
+#![expect(clippy::print_stderr, reason = "a program prints")]
 #![forbid(unsafe_code)]
+
+/// As that of the standard library, but a command whose output cannot be written ends with the reason, and not with a panic.
+macro_rules! print {
+    ($($text:tt)*) => { $crate::output::write(format_args!($($text)*)) };
+}
+
+/// The same with a line's end.
+macro_rules! println {
+    ($($text:tt)*) => { $crate::output::write(format_args!("{}\n", format_args!($($text)*))) };
+}
 
 mod certificates;
 mod completions;
 mod config;
 mod demo;
+mod descriptors;
 mod doctor;
+mod file_limit;
 mod flags;
 mod in_process;
 mod logger;
 mod manual;
+mod misused;
 mod model;
+mod output;
 mod panics;
 mod place;
 mod plain;
@@ -37,6 +52,7 @@ mod tables;
 mod top;
 mod worker;
 
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -50,7 +66,7 @@ nerite serves models to programs on the same host through shared memory, and to 
 
   nerite serve --model-repository DIR [flags]   serve the models of a repository; `nerite serve --help` lists the flags
   nerite shm list|show|drop|pools|sessions      look at a running server's shared memory; `nerite shm --help`
-  nerite doctor [shm|python] [--client-pid N]   say what stands in the way, and how to mend it
+  nerite doctor [shm|python] [--client-pid N]   say what stands in the way, and how to fix it
   nerite demo [--exit]                          see a model answer through shared memory, with latencies and copies
   nerite config check|show                      check a file of settings, or print those in effect; `nerite config --help`
   nerite ready [URL]                            ask a running server whether it is ready; ends with 0 or 1
@@ -67,17 +83,39 @@ Started under the name `tritonserver`, the binary takes the flags of `nerite ser
 pub fn main() -> ExitCode {
     nerite_ort::disable_telemetry();
     nerite_memory::fit_heap();
-    let words: Vec<String> = std::env::args().collect();
-    let program = words.first().and_then(|word| Path::new(word).file_name()).and_then(|name| name.to_str());
-    let rest = words.get(1..).unwrap_or_default();
-    if program == Some("tritonserver") {
-        return serve::main(Command::Tritonserver, rest);
+    let mut words = std::env::args_os();
+    let program = words.next();
+    let program = program.as_deref().and_then(|word| Path::new(word).file_name());
+    match words.map(OsString::into_string).collect::<Result<Vec<String>, OsString>>() {
+        Ok(words) => output::run(|| run_as(program, &words)),
+        Err(word) => {
+            eprintln!(
+                "nerite: '{}' of the command line is not UTF-8; a file of another name can be reached by a link to it",
+                plain::plain(&word.to_string_lossy())
+            );
+            ExitCode::from(2)
+        }
     }
-    let Some((command, rest)) = rest.split_first() else {
+}
+
+/// Runs the command of these words; `program` is the name under which it was started.
+fn run_as(program: Option<&OsStr>, words: &[String]) -> ExitCode {
+    if program.is_some_and(|name| name == "tritonserver") {
+        return serve::main(Command::Tritonserver, words);
+    }
+    let Some((command, rest)) = words.split_first() else {
         print!("{HELP}");
         return ExitCode::from(2);
     };
-    match command.as_str() {
+    match (command.as_str(), rest) {
+        // `nerite help serve` is `nerite serve --help`.
+        ("help", [about]) => run(about, &["--help".to_owned()]),
+        (command, rest) => run(command, rest),
+    }
+}
+
+fn run(command: &str, rest: &[String]) -> ExitCode {
+    match command {
         "serve" => serve::main(Command::Serve, rest),
         "shm" => shm::main(rest),
         "doctor" => doctor::main(rest),

@@ -3,24 +3,26 @@
 //! Lines look as Triton's, because scripts read them: `I1120 09:15:02.123456 4242 engine.rs:77] "loading: simple:1"`. With the format `json` each
 //! is an object. Warnings and errors that repeat are counted and summed up in one line.
 
+mod file;
 mod format;
+mod losses;
 mod output;
 mod queue;
 mod repeats;
 
-use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Condvar, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
-use nerite_api::{ACCESS_TARGET, LogFormat, LogSwitches};
+use nerite_api::{ACCESS_TARGET, AUDIT_TARGET, LogFormat, LogLoss, LogSwitches};
 use nerite_locks::Mutex;
 use nerite_watchdog::now_ns;
 
+use file::LogFile;
 use format::Line;
 use output::LogOutput;
-use repeats::{Counted, Repeats, Verdict, WINDOW_MS};
+use repeats::{Counted, Origin, Repeats, Verdict, WINDOW_MS};
 
 /// The target of messages that are written as they are, because tables must not be quoted.
 pub const PLAIN: &str = "plain";
@@ -36,6 +38,8 @@ struct Inner {
     warnings: Arc<LogOutput>,
     /// Where all other lines go: the same output if there is one for all.
     information: Arc<LogOutput>,
+    /// Where it is reported that another output takes no lines.
+    stderr: Arc<LogOutput>,
     escape: bool,
     pid: u32,
     repeats: Mutex<Repeats>,
@@ -54,16 +58,17 @@ pub enum Streams {
 
 /// Makes this the process's log. With a file all lines go there.
 pub fn install(switches: Arc<LogSwitches>, file: Option<&Path>, streams: Streams) -> std::io::Result<()> {
-    let file = file.map(|path| File::options().append(true).create(true).open(path)).transpose()?;
+    let file = file.map(LogFile::open).transpose()?;
     let has_file = file.is_some();
     let escape = std::env::var("TRITON_SERVER_ESCAPE_LOG_MESSAGES").map_or(true, |value| value != "0");
     let (pid, repeats, counting) = (std::process::id(), Mutex::default(), Condvar::new());
-    let warnings = Arc::new(file.map_or_else(LogOutput::stderr, LogOutput::file));
+    let stderr = Arc::new(LogOutput::stderr());
+    let warnings = file.map_or_else(|| Arc::clone(&stderr), |file| Arc::new(LogOutput::file(file)));
     let information = match streams {
         Streams::Both if !has_file => Arc::new(LogOutput::stdout()),
         _ => Arc::clone(&warnings),
     };
-    let inner = Arc::new(Inner { switches, warnings, information, escape, pid, repeats, counting });
+    let inner = Arc::new(Inner { switches, warnings, information, stderr, escape, pid, repeats, counting });
     // A second logger in one process is only seen in tests; the first one stays.
     if log::set_boxed_logger(Box::new(Logger(Arc::clone(&inner)))).is_ok() {
         log::set_max_level(LevelFilter::Trace);
@@ -79,6 +84,13 @@ pub fn install(switches: Arc<LogSwitches>, file: Option<&Path>, streams: Streams
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        if metadata.target() == AUDIT_TARGET {
+            return self.0.switches.shows_audit(metadata.level());
+        }
+        // Access lines have their own switches (`--log-access`, `--log-verbose`). Switching off information does not switch them off.
+        if metadata.target() == ACCESS_TARGET {
+            return true;
+        }
         // Other libraries log much at their debug levels. An operator asks for the lines of this server.
         let ours = metadata.target().starts_with("nerite") || metadata.target() == PLAIN;
         (ours || metadata.level() <= Level::Warn) && self.0.switches.shows(metadata.level())
@@ -89,8 +101,11 @@ impl Log for Logger {
             return;
         }
         let file = record.file().and_then(|path| path.rsplit('/').next()).unwrap_or("nerite");
-        let place = format!("{file}:{}", record.line().unwrap_or(0));
-        let message = record.args().to_string();
+        let (line, message) = (record.line().unwrap_or(0), record.args().to_string());
+        if nerite_cabi::log_to_program(record.level(), file, line, &message) {
+            return;
+        }
+        let place = format!("{file}:{line}");
         let is_plain = record.target() == PLAIN;
         if record.target() == ACCESS_TARGET {
             return self.0.write_members(&place, &message);
@@ -98,7 +113,7 @@ impl Log for Logger {
         if record.level() > Level::Warn || is_plain {
             return self.0.write(record.level(), &place, &message, is_plain);
         }
-        self.0.write_unless_repeated(record.level(), &place, &message);
+        self.0.write_unless_repeated(record.metadata(), &place, &message);
     }
 
     /// Waits for the lines in the queue. All others were written before `log` returned.
@@ -111,11 +126,12 @@ impl Log for Logger {
 }
 
 impl Inner {
-    fn write_unless_repeated(self: &Arc<Inner>, level: Level, place: &str, message: &str) {
+    fn write_unless_repeated(self: &Arc<Inner>, metadata: &Metadata<'_>, place: &str, message: &str) {
+        let (level, is_audit) = (metadata.level(), metadata.target() == AUDIT_TARGET);
         let now_ms = now_ns() / 1_000_000;
         let mut repeats = self.repeats.lock().unwrap_or_else(PoisonError::into_inner);
         let ended = repeats.take_ended(now_ms);
-        let verdict = repeats.count(level, place, message, now_ms);
+        let verdict = repeats.count(Origin { level, is_audit, place }, message, now_ms);
         drop(repeats);
         self.log_repeats(&ended);
         match verdict {
@@ -133,7 +149,7 @@ impl Inner {
     fn log_counted(self: &Arc<Inner>) {
         loop {
             let repeats = self.repeats.lock().unwrap_or_else(PoisonError::into_inner);
-            // Lines are forgotten, or written again, without it; only what was counted is waited for.
+            // Lines without repetitions need no wake-up. The thread waits only for windows with counted lines.
             let repeats = self.counting.wait_while(repeats, |repeats| !repeats.counts());
             drop(repeats.unwrap_or_else(PoisonError::into_inner));
             let repeats = self.repeats.lock().unwrap_or_else(PoisonError::into_inner);
@@ -146,8 +162,17 @@ impl Inner {
     }
 
     fn log_repeats(self: &Arc<Inner>, ended: &[Counted]) {
-        for Counted { level, place, line, times } in ended.iter().filter(|counted| self.switches.shows(counted.level)) {
-            let message = format!("{times} times more within {} s: {line}", WINDOW_MS / 1000);
+        let is_shown = |counted: &&Counted| {
+            let Counted { level, is_audit, .. } = counted;
+            if *is_audit { self.switches.shows_audit(*level) } else { self.switches.shows(*level) }
+        };
+        for Counted { level, place, line, times, lines_differ, .. } in ended.iter().filter(is_shown) {
+            let seconds = WINDOW_MS / 1000;
+            let message = if *lines_differ {
+                format!("{times} lines like those before are left out within {seconds} s, the last one begins: {line}")
+            } else {
+                format!("{times} times more within {seconds} s: {line}")
+            };
             self.write(*level, place, &message, false);
         }
     }
@@ -165,23 +190,64 @@ impl Inner {
     }
 
     fn write(self: &Arc<Inner>, level: Level, place: &str, message: &str, is_plain: bool) {
-        let (output, line) = (self.output(level), self.formatted(level, place, message, is_plain));
-        if !output.try_write(&line) {
-            self.enqueue(output, line);
+        self.put(self.output(level), self.formatted(level, place, message, is_plain));
+    }
+
+    fn put(self: &Arc<Inner>, output: &Arc<LogOutput>, line: String) {
+        match output.try_write(&line, &|lost, cause| self.notice(lost, cause)) {
+            Some(lost) => self.note_unwritten(output, lost),
+            None => self.enqueue(output, line),
         }
     }
 
     fn enqueue(self: &Arc<Inner>, output: &Arc<LogOutput>, line: String) {
-        output.enqueue(line, || {
+        let is_kept = output.enqueue(line, || {
             let (inner, output) = (Arc::clone(self), Arc::clone(output));
             move |lines: &str, lost| {
-                output.write_all(lines);
-                if lost > 0 && inner.switches.shows(Level::Warn) {
+                let write = |lines: &str| {
+                    let unwritten = output.write_all(lines, &|lost, cause| inner.notice(lost, cause));
+                    inner.note_unwritten(&output, unwritten);
+                };
+                write(lines);
+                if lost > 0 && inner.shows_losses() {
                     let text = format!("{lost} lines are lost: they came faster than the log takes them");
-                    output.write_all(&inner.formatted(Level::Warn, "queue.rs", &text, false));
+                    write(&inner.formatted(Level::Warn, "queue.rs", &text, false));
                 }
             }
         });
+        if !is_kept {
+            self.switches.note_lost(LogLoss::QueueFull, 1);
+        }
+    }
+
+    /// Counts lines that an output did not take, and says it on stderr.
+    fn note_unwritten(self: &Arc<Inner>, output: &Arc<LogOutput>, lost: u64) {
+        if lost == 0 {
+            return;
+        }
+        self.switches.note_lost(LogLoss::WriteFailed, lost);
+        // There is no further output that could report losses of stderr.
+        if Arc::ptr_eq(output, &self.stderr) {
+            return;
+        }
+        if let Some((lost, cause)) = output.take_complaint(now_ns() / 1_000_000) {
+            let text = format!("{lost} lines are lost: the log cannot be written: {cause}");
+            self.put(&self.stderr, self.formatted(Level::Error, "output.rs", &text, false));
+        }
+    }
+
+    /// The line that comes first when an output takes lines again.
+    fn notice(&self, lost: u64, cause: &str) -> String {
+        if !self.shows_losses() {
+            return String::new();
+        }
+        let text = format!("{lost} lines were lost: the log could not be written: {cause}");
+        self.formatted(Level::Warn, "output.rs", &text, false)
+    }
+
+    /// Audit lines may be among those that are lost, so no client turns this off.
+    fn shows_losses(&self) -> bool {
+        self.switches.shows(Level::Warn) || self.switches.shows_audit(Level::Warn)
     }
 
     fn output(&self, level: Level) -> &Arc<LogOutput> {

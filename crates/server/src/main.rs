@@ -4,6 +4,9 @@
 
 use std::process::ExitCode;
 
+// It replaces C++'s `operator new` for the libraries that the program opens.
+use nerite_cpp_heap as _;
+
 /// A request that wants more memory than there is must not end the server.
 #[global_allocator]
 static HEAP: nerite_memory::Heap = nerite_memory::Heap;

@@ -7,8 +7,16 @@ use std::process::ExitCode;
 use crate::flags::{FLAGS, Takes};
 use crate::{HELP, config, demo, doctor, model, ready, shm, top};
 
+const USAGE: &str = "Usage: nerite man\n\nPrints the manual page; `nerite man | man -l -` shows it.\n";
+
 /// `nerite man`: the page on stdout.
 pub fn main(words: &[String]) -> ExitCode {
+    if let [word] = words
+        && matches!(word.as_str(), "-h" | "--help")
+    {
+        print!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
     if !words.is_empty() {
         eprintln!("nerite man: takes no words; `nerite man | man -l -` shows the page");
         return ExitCode::from(2);
@@ -47,7 +55,7 @@ fn page() -> String {
         }
         let value = match flag.takes {
             Takes::Nothing => String::new(),
-            Takes::Value(kind) => format!("=\\fI{}\\fR", escaped(kind.trim_start_matches('<').trim_end_matches('>'))),
+            Takes::Value(kind) => format!("={}", value(kind)),
         };
         page.push_str(&format!(".TP\n\\fB\\-\\-{}\\fR{value}\n{}\n", escaped(flag.name), escaped(flag.about)));
     }
@@ -72,6 +80,11 @@ fn page() -> String {
          that was not understood.\n.SH SEE ALSO\n.BR systemctl (1)\n",
     );
     page
+}
+
+/// A value's form: the names between angle brackets in italics, and without the brackets.
+fn value(form: &str) -> String {
+    escaped(form).replace('<', "\\fI").replace('>', "\\fR")
 }
 
 /// Lines as they are.
@@ -103,6 +116,15 @@ mod tests {
         let known = [".\\\"", ".TH", ".SH", ".SS", ".TP", ".B ", ".BR", ".nf", ".fi"];
         for line in page.lines().filter(|line| line.starts_with(['.', '\''])) {
             assert!(known.iter().any(|request| line.starts_with(request)), "{line}");
+        }
+    }
+
+    #[test]
+    fn each_name_of_a_value_is_in_italics() {
+        assert_eq!(value("<integer>"), "\\fIinteger\\fR");
+        assert_eq!(value("<string>:<string>=<string>"), "\\fIstring\\fR:\\fIstring\\fR=\\fIstring\\fR");
+        for line in page().lines().filter(|line| line.starts_with("\\fB\\-\\-")) {
+            assert!(!line.contains(['<', '>']), "{line}");
         }
     }
 

@@ -8,6 +8,7 @@ use nerite_repository::{ModelSource, Store, StoreOptions};
 use nerite_request::setting::LoadOptions;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::misused::{no_option, refuse};
 use crate::plain::plain;
 
 /// What `nerite model --help` prints.
@@ -56,8 +57,7 @@ pub fn main(words: &[String]) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(reason) => {
-            eprint!("nerite model: {}\n\n{USAGE}", plain(&reason));
-            return ExitCode::from(2);
+            return refuse("model", &reason);
         }
     };
     run(&command_line).unwrap_or_else(|reason| {
@@ -92,7 +92,8 @@ fn read(words: &[String]) -> Result<Option<CommandLine>, String> {
             "--version" => command_line.version = Some(i64::from(number(name, value()?, i32::MAX as u32)?)),
             "--python" => command_line.python = Some(value()?.into()),
             _ if !word.starts_with('-') && directory.is_none() => directory = Some(PathBuf::from(word)),
-            _ => return Err(format!("'{word}' is no option, or one directory too many")),
+            _ if word.starts_with('-') => return Err(no_option(word, USAGE)),
+            _ => return Err(format!("'{word}' is one directory too many")),
         }
     }
     if command_line.pdb && command_line.profile {
@@ -200,7 +201,7 @@ mod tests {
         check("run m --help", Ok(None));
         check("run", Err("which model? name its directory: nerite model run DIR"));
         check("walk m", Err("there is no 'nerite model walk'; there is 'nerite model run DIR'"));
-        check("run m n", Err("'n' is no option, or one directory too many"));
+        check("run m n", Err("'n' is one directory too many"));
         check("run m --input A", Err("--input A: it wants NAME=VALUE"));
         check("run m --runs 0", Err("--runs 0: it wants a number from 1 to 1000000"));
         check("run m --runs", Err("--runs wants a value"));

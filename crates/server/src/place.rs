@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The file of the library, where the server is one.
+/// The file of the library, if the server is a library in another program.
 static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
 
 /// Names the program `nerite`, if it is not beside the library.
@@ -34,7 +34,7 @@ pub fn program() -> PathBuf {
 fn beside(library: &Path, is_there: impl Fn(&Path) -> bool) -> PathBuf {
     let folders = library.ancestors().skip(1).take(3);
     let mut candidates = folders.flat_map(|folder| [folder.join("nerite"), folder.join("bin/nerite")]);
-    // By the search path, where the system looks for programs.
+    // Otherwise the system looks for the program in PATH.
     candidates.find(|path| is_there(path)).unwrap_or_else(|| PathBuf::from("nerite"))
 }
 

@@ -34,7 +34,7 @@ impl ServerReports for Reports {
     }
 
     fn metadata(&self) -> Result<Vec<u8>, Status> {
-        Ok(json::write_server(&self.api.server_report()?))
+        Ok(json::write_server(&self.api.server_report()))
     }
 
     fn model_metadata(&self, model: &str, version: i64) -> Result<Vec<u8>, Status> {

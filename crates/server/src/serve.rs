@@ -1,6 +1,5 @@
 //! How is the server wired together, and how does it end?
 
-mod descriptors;
 mod gpu;
 mod gpu_metrics;
 mod host;
@@ -14,30 +13,30 @@ mod trim;
 mod watch;
 
 pub(crate) use gpu_metrics::watch as watch_gpus;
-pub(crate) use host::watch as watch_host;
+pub(crate) use host::meter as host_meter;
 pub(crate) use trim::give_back;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use nerite_api::{Api, LogSwitches, Tokens};
+use nerite_api::{Api, LogFormat, LogSwitches, Tokens};
 use nerite_cabi::{LateReports, ServerReports};
 use nerite_cuda::Device;
 use nerite_engine::Engine;
 use nerite_listen::Peers;
 use nerite_python::Python;
+use nerite_request::setting::LogSettings;
 use nerite_shm::{Pools, Registries};
 
 use crate::config;
+use crate::descriptors;
 use crate::flags::{self, Command, ParseError};
 use crate::logger::{self, PLAIN, Streams};
 use crate::panics;
 use crate::reports::Reports;
-use crate::settings::Settings;
+use crate::settings::{Settings, cores};
 use crate::tables::table;
 
-/// Threads of the front ends if the operator does not set them; Triton's default.
-const FRONT_THREADS_MAX: usize = 8;
 /// At most one part in this many of the memory budget is kept as freed tensor memory for the next requests.
 const BUDGET_PER_KEPT: u64 = 4;
 
@@ -60,16 +59,27 @@ pub fn main(command: Command, words: &[String]) -> ExitCode {
         }
     };
     let python = Arc::new(Python::default());
+    let log_settings = settings.log.clone();
     let ended = serve(settings, &python);
     python.end();
     nerite_sandbox::end();
     log::logger().flush();
-    match ended {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
+    ended.unwrap_or_else(|error| {
+        report(&error, &log_settings);
+        ExitCode::FAILURE
+    })
+}
+
+/// Prints the error as Triton does. If the log is of JSON, the error is a line of it, and is not printed where that line is on stderr.
+fn report(error: &StartError, log_settings: &LogSettings) {
+    let is_json = LogFormat::parse(&log_settings.format) == Some(LogFormat::Json);
+    if is_json {
+        log::error!("{}", error.0);
+        log::logger().flush();
+    }
+    let is_on_stderr = is_json && log_settings.error && log_settings.file.is_empty();
+    if !is_on_stderr {
+        eprintln!("{error}");
     }
 }
 
@@ -97,17 +107,15 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
     let file = Some(settings.log.file.as_str()).filter(|file| !file.is_empty()).map(std::path::Path::new);
     logger::install(Arc::clone(&switches), file, Streams::Both)
         .map_err(|error| StartError(format!("failed to open log file '{}': {error}", settings.log.file)))?;
+    // Before the first line of the log, which may be too large for its file.
+    signals::take_meaningless()?;
     panics::install();
     nerite_cabi::name_aborting_backends();
-    signals::take_meaningless()?;
     for note in &settings.notes {
         log::warn!("{note}");
     }
-    if let Some(directory) = missing_directory(&settings.trace.file) {
-        let file = &settings.trace.file;
-        log::warn!(
-            "traces cannot be written: '{file}' is to be in '{directory}', which is not there; make that directory"
-        );
+    if let Some(fault) = settings.trace.file_fault() {
+        log::warn!("traces cannot be written: {fault}");
     }
     let descriptors = descriptors::raise_limit();
     let connections = settings.connections.limits(descriptors);
@@ -123,9 +131,8 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
     let (Assembled { engine, api, gpus, reports: _reports }, outcome) = assemble(&settings, python, switches, tokens)?;
     outcome?;
     let turns = api.turns().clone();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(front_threads(settings.threads, cores))
+        .worker_threads(settings.front_threads(cores()))
         .thread_name("nerite-front")
         .on_thread_park(move || turns.thread_parks())
         .enable_all()
@@ -174,18 +181,6 @@ pub(crate) fn assemble(
     let reports: Arc<dyn ServerReports> = Arc::new(Reports::new(api.clone()));
     late.set(&reports);
     Ok((Assembled { engine, api, gpus, reports }, outcome))
-}
-
-/// The directory of a file that is to be written, if there is none.
-fn missing_directory(file: &str) -> Option<String> {
-    let directory = std::path::Path::new(file).parent().filter(|directory| *directory != std::path::Path::new(""))?;
-    (!directory.is_dir()).then(|| directory.display().to_string())
-}
-
-/// Threads of the front ends. By default half of the cores. On a small machine a second thread costs more in wake-ups than it gains (on two cores, a
-/// request of 64 bytes takes 18 µs with one thread and 24 to 70 µs with two). On a large machine the models need the other half.
-fn front_threads(requested: Option<usize>, cores: usize) -> usize {
-    requested.unwrap_or(FRONT_THREADS_MAX.min(cores / 2)).clamp(1, cores)
 }
 
 fn make_api(
@@ -276,25 +271,4 @@ fn options(settings: &Settings) -> Vec<Vec<String>> {
     rows.push(vec!["allow_model_upload".to_owned(), word(settings.models.allow_upload)]);
     rows.push(vec!["allow_client_shm".to_owned(), word(settings.allow_client_shm)]);
     rows
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[track_caller]
-    fn check(requested: Option<usize>, cores: usize, threads: usize) {
-        assert_eq!(front_threads(requested, cores), threads, "{requested:?} of {cores} cores");
-    }
-
-    #[test]
-    fn front_ends_take_half_the_cores_unless_told_otherwise() {
-        check(None, 1, 1);
-        check(None, 2, 1);
-        check(None, 8, 4);
-        check(None, 64, 8);
-        check(Some(2), 2, 2);
-        check(Some(0), 2, 1);
-        check(Some(99), 4, 4);
-    }
 }

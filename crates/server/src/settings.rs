@@ -16,9 +16,11 @@ mod rates;
 mod regions;
 mod sessions;
 mod sockets;
+mod threads;
 mod tls;
 mod tracing;
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -37,9 +39,10 @@ pub use gpu::{CudaLibrary, GpuSettings};
 pub use page::Ui;
 pub use rates::RateResource;
 pub use sessions::{SessionSocket, Sessions};
+pub use threads::cores;
 use tls::TlsFlags;
 
-/// Everything `nerite serve` was told, checked.
+/// All settings of `nerite serve`, checked.
 #[derive(Debug)]
 pub struct Settings {
     /// The server's name.
@@ -197,38 +200,96 @@ pub struct Metrics {
     pub tls: Option<TlsFiles>,
 }
 
-/// Settings that no legal value gives.
+/// The front ends, without the rest of the settings. A check of whether a server is ready needs no others.
+#[derive(Debug)]
+pub struct Fronts {
+    /// HTTP; `None` if it is off.
+    pub http: Option<FrontEndSettings>,
+    /// gRPC; `None` if it is off.
+    pub grpc: Option<FrontEndSettings>,
+    /// Calls that want a header.
+    pub restrictions: Vec<Restriction>,
+}
+
+impl Fronts {
+    /// Checks these settings alone.
+    pub fn read(given: &[Given]) -> Result<Fronts, SettingsError> {
+        let values = Values(given);
+        Ok(Fronts {
+            http: front(&values, &HTTP)?,
+            grpc: front(&values, &GRPC)?,
+            restrictions: access::restrictions(&values)?,
+        })
+    }
+}
+
+/// Why the settings are invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// One flag's value.
     #[error(transparent)]
     Value(#[from] BadValue),
-    /// Two flags that contradict each other, or one that is out of its range; the text is Triton's.
-    #[error("{0}")]
-    Contradiction(String),
+    /// Two flags that contradict each other, or one that is out of its range.
+    #[error("{text}")]
+    Contradiction {
+        /// What is wrong, in Triton's words.
+        text: String,
+        /// The flags without which the others can be read, in order to find their faults.
+        without: Vec<&'static str>,
+    },
+}
+
+/// Flags that contradict each other. The others can be read without those of `without`.
+fn contradiction(text: impl Into<String>, without: &[&'static str]) -> SettingsError {
+    SettingsError::Contradiction { text: text.into(), without: without.to_vec() }
 }
 
 impl Settings {
     /// Checks what was given and fills in the rest.
     pub fn read(given: &[Given]) -> Result<Settings, SettingsError> {
+        let settings = Settings::read_apart(given)?;
+        settings.check_places()?;
+        Ok(settings)
+    }
+
+    /// Refuses two services at one address and port. With port 0 each gets a port of its own.
+    pub fn check_places(&self) -> Result<(), SettingsError> {
+        let front = |front: &FrontEndSettings| (front.address.clone(), front.port);
+        let places = [
+            ("HTTP", self.http.as_ref().map(front)),
+            ("GRPC", self.grpc.as_ref().map(front)),
+            ("metrics", self.metrics.as_ref().map(|metrics| (metrics.address.clone(), metrics.port))),
+        ];
+        for (at, (name, place)) in places.iter().enumerate() {
+            let Some((address, port)) = place else { continue };
+            let same = places[at + 1..].iter().find(|(_, other)| *port != 0 && other == place);
+            if let Some((other, _)) = same {
+                let text = format!(
+                    "The server cannot listen to {name} requests and {other} requests at the same address and port {address}:{port}"
+                );
+                return Err(contradiction(text, &[]));
+            }
+        }
+        Ok(())
+    }
+
+    /// The settings, before it is known whether their services have places of their own.
+    pub fn read_apart(given: &[Given]) -> Result<Settings, SettingsError> {
         let values = Values(given);
-        let http = front(&values, &HTTP)?;
-        let grpc = front(&values, &GRPC)?;
+        let Fronts { http, grpc, restrictions } = Fronts::read(given)?;
         accepted::check(&values)?;
         let http_input_bytes_max = values.int("http-max-input-size", 64i64 << 20)?;
         if http_input_bytes_max <= 0 {
-            return Err(SettingsError::Contradiction("Error: --http-max-input-size must be greater than 0.".into()));
+            let flag = "http-max-input-size";
+            return Err(contradiction(format!("Error: --{flag} must be greater than 0."), &[flag]));
         }
         let metrics_address = values.text("metrics-address").or(values.text("http-address")).unwrap_or("0.0.0.0");
-        let metrics =
-            if values.bool("allow-metrics", true)? { Some(metrics::metrics(&values, metrics_address)?) } else { None };
-        let place = |front: &FrontEndSettings| (front.address.clone(), front.port);
-        let places = [
-            ("HTTP", http.as_ref().map(place)),
-            ("GRPC", grpc.as_ref().map(place)),
-            ("metrics", metrics.as_ref().map(|metrics| (metrics.address.clone(), metrics.port))),
-        ];
-        check_places(&places)?;
+        let (metrics, metrics_notes) = if values.bool("allow-metrics", true)? {
+            let (metrics, notes) = metrics::metrics(&values, metrics_address)?;
+            (Some(metrics), notes)
+        } else {
+            (None, Vec::new())
+        };
         let (trace, trace_notes) = tracing::tracing(&values)?;
         let backend_config = backend_config(&values)?;
         // Those of a directory may replace built-in ones.
@@ -245,7 +306,7 @@ impl Settings {
             metrics,
             ui: page::ui(&values, http.as_ref())?,
             connections: connections::connections(&values)?,
-            restrictions: access::restrictions(&values)?,
+            restrictions,
             log_access: values.bool("log-access", false)?,
             tokens_file: values.text("access-tokens-file").filter(|path| !path.is_empty()).map(PathBuf::from),
             http_input_bytes_max: http_input_bytes_max as u64,
@@ -263,25 +324,11 @@ impl Settings {
             backend_config,
             backend_directory: values.text("backend-directory").map(PathBuf::from),
             onnxruntime_library: values.text("onnxruntime-library").map(PathBuf::from),
-            notes: notes(given).into_iter().chain(trace_notes).chain(backend_notes).collect(),
+            notes: [notes(given), trace_notes, metrics_notes, backend_notes].concat(),
             http,
             grpc,
         })
     }
-}
-
-/// Refuses two services at one address and port. Port 0 is another one for each of them.
-fn check_places(places: &[(&str, Option<(String, u16)>)]) -> Result<(), SettingsError> {
-    for (at, (name, place)) in places.iter().enumerate() {
-        let Some((address, port)) = place else { continue };
-        let same = places[at + 1..].iter().find(|(_, other)| *port != 0 && other == place);
-        if let Some((other, _)) = same {
-            return Err(SettingsError::Contradiction(format!(
-                "The server cannot listen to {name} requests and {other} requests at the same address and port {address}:{port}"
-            )));
-        }
-    }
-    Ok(())
 }
 
 /// The names of a front end's flags.
@@ -375,7 +422,6 @@ fn log_settings(values: &Values<'_>) -> Result<LogSettings, SettingsError> {
 }
 
 fn models(values: &Values<'_>) -> Result<Models, SettingsError> {
-    let contradiction = |text: &str| Err(SettingsError::Contradiction(text.to_owned()));
     let word = values.text("model-control-mode").unwrap_or("none");
     let Some(control) = ControlMode::parse(word) else {
         let text =
@@ -383,31 +429,29 @@ fn models(values: &Values<'_>) -> Result<Models, SettingsError> {
         return Err(bad("model-control-mode", text).into());
     };
     if !matches!(control, ControlMode::Explicit | ControlMode::Demand) && values.has("load-model") {
-        return contradiction("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.");
+        let text = "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.";
+        return Err(contradiction(text, &["load-model"]));
     }
     let allow_upload = values.bool("allow-model-upload", control == ControlMode::Explicit)?;
     if allow_upload && control != ControlMode::Explicit {
-        return contradiction(
-            "Error: Use of '--allow-model-upload=true' requires setting '--model-control-mode=explicit' as well.",
-        );
+        let text =
+            "Error: Use of '--allow-model-upload=true' requires setting '--model-control-mode=explicit' as well.";
+        return Err(contradiction(text, &["allow-model-upload"]));
     }
     if control != ControlMode::Demand && values.has("models-max-bytes") {
-        return contradiction(
-            "Error: Use of '--models-max-bytes' requires setting '--model-control-mode=demand' as well.",
-        );
+        let text = "Error: Use of '--models-max-bytes' requires setting '--model-control-mode=demand' as well.";
+        return Err(contradiction(text, &["models-max-bytes"]));
     }
     let namespacing = values.bool("model-namespacing", false)?;
     if namespacing && control == ControlMode::Demand {
-        return contradiction(
-            "Error: Use of '--model-namespacing=true' requires another control mode than '--model-control-mode=demand': a request names no repository.",
-        );
+        let text = "Error: Use of '--model-namespacing=true' requires another control mode than '--model-control-mode=demand': a request names no repository.";
+        return Err(contradiction(text, &["model-namespacing"]));
     }
     if values.text("model-config-name") == Some("") {
         return Err(bad("model-config-name", "Error: empty argument for --model-config-name").into());
     }
-    let stores = values.all("model-repository").chain(values.all("model-store"));
     Ok(Models {
-        repositories: stores.map(PathBuf::from).collect(),
+        repositories: repositories(values),
         control,
         load: values.all("load-model").map(str::to_owned).collect(),
         bytes_max: values.bytes_if_given("models-max-bytes")?,
@@ -425,6 +469,13 @@ fn models(values: &Values<'_>) -> Result<Models, SettingsError> {
         load_retries: values.int("model-load-retry-count", 0usize)?,
         queues: queues_of_environment(values)?,
     })
+}
+
+/// The paths of both flags. As in Triton, a path that is given twice counts once.
+fn repositories(values: &Values<'_>) -> Vec<PathBuf> {
+    let mut known = HashSet::new();
+    let stores = values.all("model-repository").chain(values.all("model-store"));
+    stores.filter(|store| known.insert(*store)).map(PathBuf::from).collect()
 }
 
 fn queues_of_environment(values: &Values<'_>) -> Result<QueueLimits, BadValue> {
@@ -445,8 +496,13 @@ fn grpc_tuning(values: &Values<'_>) -> Result<GrpcTuning, SettingsError> {
         let text = "invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128.";
         return Err(bad("grpc-infer-thread-count", text).into());
     }
+    let responses_max = values.int("grpc-max-response-pool-size", i64::from(i32::MAX))?;
+    let Some(responses_max) = usize::try_from(responses_max).ok().filter(|max| *max > 0) else {
+        let text = "Error: --grpc-max-response-pool-size must be greater than 0.";
+        return Err(bad("grpc-max-response-pool-size", text).into());
+    };
     Ok(GrpcTuning {
-        responses_max: values.int("grpc-max-response-pool-size", i32::MAX as usize)?.max(1),
+        responses_max,
         keepalive_time_ms: values.int("grpc-keepalive-time", 7_200_000)?,
         keepalive_timeout_ms: values.int("grpc-keepalive-timeout", 20_000)?,
         max_age_ms: values.int_if_given("grpc-max-connection-age")?,

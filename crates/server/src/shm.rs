@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use nerite_client::{Error, Session};
 
+use crate::misused::refuse;
 use crate::plain::plain;
 use answer::{Answer, Server};
 use command::{Command, CommandLine, Way};
@@ -46,7 +47,7 @@ Usage: nerite shm <command> [options]
 The server answers its own user and root. Over HTTP the token in NERITE_TOKEN is sent; it needs the scope 'regions'.
 ";
 
-/// A server that does not answer within this is not waited for.
+/// How long the command waits for the server's answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// `nerite shm`; `words` are those after the word `shm`.
@@ -58,8 +59,7 @@ pub fn main(words: &[String]) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(reason) => {
-            eprintln!("nerite shm: {}\n`nerite shm --help` lists the commands", plain(&reason));
-            return ExitCode::from(2);
+            return refuse("shm", &reason);
         }
     };
     match run(&command_line) {
@@ -88,7 +88,8 @@ async fn query(command_line: &CommandLine) -> Result<(Server, Answer), String> {
         Way::Http(url, certificates) => {
             let server = Server::Http { url: url.clone() };
             name(command_line, &server);
-            over_http::query(certificates.client(url)?, &command_line.what).await.map(|answer| (server, answer))
+            let answer = over_http::query(certificates.client(url)?, certificates, &command_line.what).await;
+            answer.map(|answer| (server, answer))
         }
         Way::Socket { path, server_uid } => {
             let session = connect::connect(path, *server_uid).await?;

@@ -19,6 +19,7 @@ use tokio::runtime::Runtime;
 
 use crate::certificates::Certificates;
 use crate::config::is_address_of_service;
+use crate::misused::{no_option, refuse};
 use crate::plain::plain;
 use frame::{Size, frame};
 use gather::{Sample, gather};
@@ -68,8 +69,7 @@ pub fn main(words: &[String]) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(reason) => {
-            eprintln!("nerite top: {}\n`nerite top --help` lists the options", plain(&reason));
-            return ExitCode::from(2);
+            return refuse("top", &reason);
         }
     };
     match run(&command_line) {
@@ -97,7 +97,7 @@ fn read(words: &[String], port: Option<String>) -> Result<Option<CommandLine>, S
             "--interval" => command_line.interval = interval(value()?)?,
             url if !url.starts_with('-') && joined.is_none() => url.clone_into(&mut command_line.url),
             option if command_line.certificates.take(option, &mut value)? => {}
-            _ => return Err(format!("'{word}' is no option")),
+            _ => return Err(no_option(word, USAGE)),
         }
     }
     Ok(Some(command_line))
@@ -116,25 +116,26 @@ fn run(command_line: &CommandLine) -> Result<(), String> {
     let runtime = runtime.map_err(|error| format!("cannot start a runtime: {error}"))?;
     let client = command_line.certificates.client(&command_line.url)?;
     if command_line.once {
-        let before = sample(&runtime, &client)?;
+        let before = sample(&runtime, &client, &command_line.certificates)?;
         // In the runtime, whose clock it needs.
         runtime.block_on(async { tokio::time::sleep(command_line.interval).await });
-        let now = sample(&runtime, &client)?;
+        let now = sample(&runtime, &client, &command_line.certificates)?;
         print!("{}", frame(&command_line.url, Some(&before), &now, PRINTED).join("\n") + "\n");
         return Ok(());
     }
     watch(command_line, &runtime, &client)
 }
 
-fn sample(runtime: &Runtime, client: &http::Client) -> Result<Sample, String> {
-    let gathered = runtime.block_on(async { tokio::time::timeout(ANSWER_WITHIN, gather(client)).await });
+fn sample(runtime: &Runtime, client: &http::Client, certificates: &Certificates) -> Result<Sample, String> {
+    let gathered = runtime.block_on(async { tokio::time::timeout(ANSWER_WITHIN, gather(client, certificates)).await });
     gathered.map_err(|_| format!("the server does not answer within {ANSWER_WITHIN:?}"))?
 }
 
 /// Draws until somebody presses `q`. If the server ends, this waits until it is back.
 fn watch(command_line: &CommandLine, runtime: &Runtime, client: &http::Client) -> Result<(), String> {
     // Whoever mistook the address learns it before the screen changes.
-    let mut before = sample(runtime, client)?;
+    let look = || sample(runtime, client, &command_line.certificates);
+    let mut before = look()?;
     let mut terminal = Terminal::enter()?;
     let mut now: Option<Result<Sample, String>> = None;
     loop {
@@ -150,7 +151,7 @@ fn watch(command_line: &CommandLine, runtime: &Runtime, client: &http::Client) -
         if terminal.wait_for_quit(next_look) {
             return Ok(());
         }
-        if let Some(Ok(sample)) = now.replace(sample(runtime, client)) {
+        if let Some(Ok(sample)) = now.replace(look()) {
             before = sample;
         }
     }
@@ -180,7 +181,7 @@ mod tests {
         check("--url", Err("--url wants a value"));
         check("--interval 0", Err("--interval is 0.1 to 3600 seconds, and is '0'"));
         check("--interval soon", Err("--interval is 0.1 to 3600 seconds, and is 'soon'"));
-        check("--twice", Err("'--twice' is no option"));
+        check("--twice", Err("there is no option '--twice'"));
         check("https://h:1 --cacert /ca.pem --cert=/c --key /k", Ok(Some(("https://h:1", 1000, false))));
         check("--cacert", Err("--cacert wants a value"));
         assert_eq!(

@@ -11,6 +11,7 @@ use nerite_cabi::{CompiledBackend, ModelLibraries, Options};
 use nerite_isolated::{Isolated, IsolatedLibraries, Starter};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::file_limit::file_too_large;
 use crate::{panics, place};
 
 /// The command by which a server starts this program again: `instance-worker <instance> <library of ONNX Runtime, or 'none'>`, or
@@ -18,16 +19,19 @@ use crate::{panics, place};
 /// instance's name is there for lists of processes.
 pub const COMMAND: &str = "instance-worker";
 
+/// Freed tensors that such a process keeps for its next run.
+const POOL_BYTES_MAX: u64 = 64 << 20;
+
 /// The embedded engine's name instead of a library.
 const EMBEDDED: &str = "none";
 
-/// The ONNX runtime with this library, or the embedded one; models may ask for processes of their own.
+/// The ONNX runtime with this library, or the embedded one. Models may request processes of their own.
 pub fn isolating(inner: Arc<dyn Runtime>, library: Option<&Path>) -> Isolated {
     let library = library.map_or_else(|| PathBuf::from(EMBEDDED), Path::to_path_buf);
     over(inner, &library, Vec::new())
 }
 
-/// A compiled backend, whose library is what it calls its engine; models may ask for processes of their own.
+/// A compiled backend. Its library takes the place of an engine's name. Models may request processes of their own.
 pub fn isolating_compiled(inner: Arc<dyn Runtime>, options: &Options) -> Isolated {
     let library = PathBuf::from(inner.engine());
     let completes = options.auto_complete.to_string();
@@ -64,14 +68,16 @@ pub fn main(words: &[String]) -> ExitCode {
         }
         _ => return usage(),
     };
-    // A service manager signals all processes of the service. The signals are ignored here, because the server decides when an instance ends.
+    // A service manager signals all processes of the service. The signals are ignored here, because the server decides when an instance ends. The last one
+    // comes from a write that is too large, which is an error then.
     let signals = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let _handlers = signals.as_ref().ok().map(|runtime| {
         let _entered = runtime.enter();
-        [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal)
+        [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup(), file_too_large()].map(signal)
     });
     panics::install();
     nerite_cabi::name_aborting_backends();
+    nerite_memory::limit_pool(POOL_BYTES_MAX);
     nerite_isolated::work(|metrics| engine.open(metrics))
 }
 

@@ -26,58 +26,58 @@ const CLOSED: &str = "failed to register shared memory region: invalid args";
 
 struct Server {
     child: Child,
-    doors: [Door; 2],
+    clients: [AnyClient; 2],
     metrics: http::Client,
     folder: TempDir,
 }
 
 /// One of the two protocols.
 #[derive(Clone)]
-enum Door {
+enum AnyClient {
     Http(http::Client),
     Grpc(grpc::Client),
 }
 
-impl Door {
+impl AnyClient {
     async fn register(&self, name: &str, handle: &[u8], device: u32, bytes: u64) -> Result<(), Error> {
         match self {
-            Door::Http(client) => client.register_cuda_region(name, handle, device, bytes).await,
-            Door::Grpc(client) => client.register_cuda_region(name, handle, device, bytes).await,
+            AnyClient::Http(client) => client.register_cuda_region(name, handle, device, bytes).await,
+            AnyClient::Grpc(client) => client.register_cuda_region(name, handle, device, bytes).await,
         }
     }
 
     async fn unregister(&self, name: Option<&str>) {
         match self {
-            Door::Http(client) => client.unregister_cuda_region(name).await.unwrap(),
-            Door::Grpc(client) => client.unregister_cuda_region(name).await.unwrap(),
+            AnyClient::Http(client) => client.unregister_cuda_region(name).await.unwrap(),
+            AnyClient::Grpc(client) => client.unregister_cuda_region(name).await.unwrap(),
         }
     }
 
     async fn regions(&self, name: Option<&str>) -> Result<Vec<CudaRegionReport>, Error> {
         match self {
-            Door::Http(client) => client.cuda_regions(name).await,
-            Door::Grpc(client) => client.cuda_regions(name).await,
+            AnyClient::Http(client) => client.cuda_regions(name).await,
+            AnyClient::Grpc(client) => client.cuda_regions(name).await,
         }
     }
 
     async fn infer(&self, request: &Request) -> Result<Response, Error> {
         match self {
-            Door::Http(client) => client.infer(request).await,
-            Door::Grpc(client) => client.infer(request).await,
+            AnyClient::Http(client) => client.infer(request).await,
+            AnyClient::Grpc(client) => client.infer(request).await,
         }
     }
 
     async fn register_system(&self, name: &str, key: &str, bytes: u64) -> Result<(), Error> {
         match self {
-            Door::Http(client) => client.register_system_region(name, key, 0, bytes).await,
-            Door::Grpc(client) => client.register_system_region(name, key, 0, bytes).await,
+            AnyClient::Http(client) => client.register_system_region(name, key, 0, bytes).await,
+            AnyClient::Grpc(client) => client.register_system_region(name, key, 0, bytes).await,
         }
     }
 
     async fn system_status(&self, name: &str) -> Result<(), Error> {
         match self {
-            Door::Http(client) => client.system_regions(Some(name)).await.map(drop),
-            Door::Grpc(client) => client.system_regions(Some(name)).await.map(drop),
+            AnyClient::Http(client) => client.system_regions(Some(name)).await.map(drop),
+            AnyClient::Grpc(client) => client.system_regions(Some(name)).await.map(drop),
         }
     }
 }
@@ -117,8 +117,8 @@ impl Server {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert!(client.is_ready().await.unwrap());
-        let doors = [Door::Http(client), Door::Grpc(grpc::Client::new(&address(&grpc)).unwrap())];
-        Server { child, doors, metrics: http::Client::new(&address(&metrics)).unwrap(), folder }
+        let clients = [AnyClient::Http(client), AnyClient::Grpc(grpc::Client::new(&address(&grpc)).unwrap())];
+        Server { child, clients, metrics: http::Client::new(&address(&metrics)).unwrap(), folder }
     }
 
     fn counts(&self) -> Counts {
@@ -191,44 +191,44 @@ async fn tensors_go_in_and_out_through_device_memory_over_both_protocols() {
     let server = Server::start(&[]).await;
     let (input, input_handle) = lend(0, &(0..32).collect::<Vec<_>>());
     let (output, output_handle) = lend(1, &[0; 40]);
-    for (turn, door) in server.doors.iter().enumerate() {
+    for (turn, client) in server.clients.iter().enumerate() {
         let turn = turn as i32;
-        door.register("in", &input_handle, 0, 128).await.unwrap();
-        door.register("out", &output_handle, 1, 160).await.unwrap();
+        client.register("in", &input_handle, 0, 128).await.unwrap();
+        client.register("out", &output_handle, 1, 160).await.unwrap();
         output.slot(Extent::whole(160)).write(0, &[0; 160], Reason::Model).unwrap();
         input.slot(Extent::whole(4)).write(0, &turn.to_le_bytes(), Reason::Model).unwrap();
         let before = server.carried().await;
         let request = simple(window("in", 0, 64), window("in", 64, 64))
             .output_in_window("OUTPUT0", window("out", 0, 64))
             .output_in_window("OUTPUT1", window("out", 64, 96));
-        door.infer(&request).await.unwrap();
+        client.infer(&request).await.unwrap();
         assert_eq!(server.carried().await - before, 4 * 64);
         let sums = |at: i32| if at == 0 { turn + 16 } else { 2 * at + 16 };
         let expect: Vec<i32> = (0..16).map(sums).chain([turn - 16]).chain([-16; 15]).chain([0; 8]).collect();
         assert_eq!(numbers_of(&output), expect);
 
         // In on the device, out with the answer; and the other way round.
-        let answer = door.infer(&simple(window("in", 64, 64), window("in", 64, 64))).await.unwrap();
+        let answer = client.infer(&simple(window("in", 64, 64), window("in", 64, 64))).await.unwrap();
         assert_eq!(answer.output("OUTPUT0").unwrap().as_slice::<i32>().unwrap()[..2], [32, 34]);
         let floats = Tensor::from_slice("INPUT0", &[4], &[1f32, 2.0, 3.0, 4.0]).unwrap();
         let request = Request::new("identity_fp32").input(floats).output_in_window("OUTPUT0", window("out", 128, 16));
-        door.infer(&request).await.unwrap();
+        client.infer(&request).await.unwrap();
         assert_eq!(numbers_of(&output)[32..36], [1f32, 2.0, 3.0, 4.0].map(|n| n.to_bits() as i32));
         let request = Request::new("identity_fp32")
             .input_in_window("INPUT0", DataType::Fp32, &[4], window("out", 128, 16))
             .output_in_window("OUTPUT0", window("out", 144, 16));
-        door.infer(&request).await.unwrap();
+        client.infer(&request).await.unwrap();
         assert_eq!(numbers_of(&output)[36..], numbers_of(&output)[32..36]);
 
-        let mut regions = door.regions(None).await.unwrap();
+        let mut regions = client.regions(None).await.unwrap();
         regions.sort_by(|a, b| a.name.cmp(&b.name));
         let region = |name: &str, device_id, byte_size| CudaRegionReport { name: name.into(), device_id, byte_size };
         assert_eq!(regions, [region("in", 0, 128), region("out", 1, 160)]);
         assert_eq!(server.metric("nerite_shm_regions{kind=\"cuda\"}").await, 2);
-        door.unregister(Some("in")).await;
-        assert_eq!(door.regions(None).await.unwrap(), [region("out", 1, 160)]);
-        door.unregister(None).await;
-        assert_eq!((door.regions(None).await.unwrap(), server.counts().imports), (vec![], 0));
+        client.unregister(Some("in")).await;
+        assert_eq!(client.regions(None).await.unwrap(), [region("out", 1, 160)]);
+        client.unregister(None).await;
+        assert_eq!((client.regions(None).await.unwrap(), server.counts().imports), (vec![], 0));
     }
     let counts = server.counts();
     // All inputs come through the pool, and the outputs of runtimes that ask for a place; the embedded engine makes its own.
@@ -247,8 +247,8 @@ async fn what_cannot_be_registered_or_used_is_reported_and_nothing_stays_open() 
     drop(freed);
     let key = format!("/nerite-server-cuda-{}", std::process::id());
     let _object = OwnedRegion::create(&key, 4096).unwrap();
-    for door in &server.doors {
-        let refused = |name, handle, device, bytes| door.register(name, handle, device, bytes);
+    for client in &server.clients {
+        let refused = |name, handle, device, bytes| client.register(name, handle, device, bytes);
         let length = "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t";
         check_refused(refused("a", &handle[..63], 0, 64).await, Code::InvalidArg, length, "63 bytes, a handle has 64");
         check_refused(refused("a", &[], 0, 64).await, Code::InvalidArg, length, "0 bytes, a handle has 64");
@@ -262,11 +262,11 @@ async fn what_cannot_be_registered_or_used_is_reported_and_nothing_stays_open() 
         check_refused(refused("a", &handle, 0, 513).await, Code::InvalidArg, size, large);
         assert_eq!(server.counts().imports, 0);
 
-        door.register("a", &handle, 0, 128).await.unwrap();
+        client.register("a", &handle, 0, 128).await.unwrap();
         let taken = "shared memory region 'a' already in manager";
         check_refused(refused("a", &handle, 0, 128).await, Code::AlreadyExists, taken, "on device 0");
-        check_refused(door.register_system("a", &key, 64).await, Code::AlreadyExists, taken, "");
-        door.register_system("s", &key, 64).await.unwrap();
+        check_refused(client.register_system("a", &key, 64).await, Code::AlreadyExists, taken, "");
+        client.register_system("s", &key, 64).await.unwrap();
         check_refused(
             refused("s", &handle, 0, 128).await,
             Code::AlreadyExists,
@@ -274,28 +274,28 @@ async fn what_cannot_be_registered_or_used_is_reported_and_nothing_stays_open() 
             &key,
         );
         let kind = "The region named 'a' is registered as CUDA shared memory, not system shared memory";
-        check_refused(door.system_status("a").await, Code::InvalidArg, kind, "");
+        check_refused(client.system_status("a").await, Code::NotFound, kind, "");
         let kind = "The region named 's' is registered as system shared memory, not CUDA shared memory";
-        check_refused(door.regions(Some("s")).await, Code::InvalidArg, kind, "");
+        check_refused(client.regions(Some("s")).await, Code::NotFound, kind, "");
         let unknown = "Unable to find cuda shared memory region: 'b'";
-        check_refused(door.regions(Some("b")).await, Code::NotFound, unknown, "");
+        check_refused(client.regions(Some("b")).await, Code::NotFound, unknown, "");
 
-        let outside = door.infer(&simple(window("a", 0, 64), window("a", 128, 64))).await;
+        let outside = client.infer(&simple(window("a", 0, 64), window("a", 128, 64))).await;
         check_refused(outside, Code::InvalidArg, "Invalid offset for shared memory region: 'a'", "");
-        let beyond = door.infer(&simple(window("a", 0, 64), window("a", 65, 64))).await;
+        let beyond = client.infer(&simple(window("a", 0, 64), window("a", 65, 64))).await;
         check_refused(beyond, Code::InvalidArg, "Invalid offset + byte size for shared memory region: 'a'", "");
         let small = simple(window("a", 0, 64), window("a", 0, 64)).output_in_window("OUTPUT0", window("a", 0, 63));
         let text =
             "shared memory size specified with the request for output 'OUTPUT0' (63 bytes) should be at least 64";
-        check_refused(door.infer(&small).await, Code::Internal, text, "");
+        check_refused(client.infer(&small).await, Code::Internal, text, "");
         assert_eq!(numbers_of(&memory), [7; 128]);
         // Without a pool, transfers go through the heap.
-        door.infer(&simple(window("a", 0, 64), window("a", 64, 64))).await.unwrap();
-        door.unregister(Some("s")).await;
-        door.unregister(Some("a")).await;
-        match door {
-            Door::Http(client) => client.unregister_system_regions().await.unwrap(),
-            Door::Grpc(client) => client.unregister_system_regions().await.unwrap(),
+        client.infer(&simple(window("a", 0, 64), window("a", 64, 64))).await.unwrap();
+        client.unregister(Some("s")).await;
+        client.unregister(Some("a")).await;
+        match client {
+            AnyClient::Http(client) => client.unregister_system_regions().await.unwrap(),
+            AnyClient::Grpc(client) => client.unregister_system_regions().await.unwrap(),
         }
         let counts = server.counts();
         assert_eq!((counts.imports, counts.pinned, counts.locked), (0, 0, 0));
@@ -307,21 +307,21 @@ async fn a_thousand_registrations_leave_nothing_open() {
     let server = Server::start(&[]).await;
     let (_memory, handle) = lend(0, &[7; 128]);
     // Connections and the first context stay.
-    for door in &server.doors {
-        door.register("a", &handle, 0, 128).await.unwrap();
-        door.unregister(None).await;
+    for client in &server.clients {
+        client.register("a", &handle, 0, 128).await.unwrap();
+        client.unregister(None).await;
     }
     let before = (server.descriptors(), server.counts().held());
     for turn in 0..1000 {
-        let door = &server.doors[turn % 2];
-        door.register("a", &handle, 0, 128).await.unwrap();
+        let client = &server.clients[turn % 2];
+        client.register("a", &handle, 0, 128).await.unwrap();
         check_refused(
-            door.register("b", &handle, 0, 1 << 20).await,
+            client.register("b", &handle, 0, 1 << 20).await,
             Code::InvalidArg,
             "failed to register shared memory region 'b': invalid args",
             "",
         );
-        door.unregister(Some("a")).await;
+        client.unregister(Some("a")).await;
     }
     assert_eq!((server.descriptors(), server.counts().held()), before);
     assert_eq!(server.counts().imports, 0);
@@ -332,9 +332,9 @@ async fn system_regions_are_page_locked_while_they_are_registered() {
     let server = Server::start(&[]).await;
     let key = format!("/nerite-server-locked-{}", std::process::id());
     let _object = OwnedRegion::create(&key, 4096).unwrap();
-    server.doors[0].register_system("s", &key, 4096).await.unwrap();
+    server.clients[0].register_system("s", &key, 4096).await.unwrap();
     assert_eq!(server.counts().locked, 1);
-    let Door::Grpc(client) = &server.doors[1] else { panic!("the second door is gRPC") };
+    let AnyClient::Grpc(client) = &server.clients[1] else { panic!("the second client speaks gRPC") };
     client.unregister_system_regions().await.unwrap();
     assert_eq!(server.counts().locked, 0);
 }
@@ -343,14 +343,14 @@ async fn system_regions_are_page_locked_while_they_are_registered() {
 async fn without_a_gpu_every_call_answers_as_a_triton_built_without() {
     let server = Server::start(&["--cuda-library=none"]).await;
     let text = "failed to register CUDA shared memory region: 'a', GPUs not supported";
-    for door in &server.doors {
-        check_refused(door.register("a", &[7; 64], 0, 64).await, Code::InvalidArg, text, "");
-        check_refused(door.register("a", &[7; 3], 0, 64).await, Code::InvalidArg, text, "");
-        assert_eq!(door.regions(None).await.unwrap(), []);
+    for client in &server.clients {
+        check_refused(client.register("a", &[7; 64], 0, 64).await, Code::InvalidArg, text, "");
+        check_refused(client.register("a", &[7; 3], 0, 64).await, Code::InvalidArg, text, "");
+        assert_eq!(client.regions(None).await.unwrap(), []);
         let unknown = "Unable to find cuda shared memory region: 'a'";
-        check_refused(door.regions(Some("a")).await, Code::NotFound, unknown, "");
-        door.unregister(Some("a")).await;
-        door.unregister(None).await;
+        check_refused(client.regions(Some("a")).await, Code::NotFound, unknown, "");
+        client.unregister(Some("a")).await;
+        client.unregister(None).await;
     }
     assert_eq!(server.metric("nv_pinned_memory_pool_total_bytes").await, 0);
     assert_eq!(server.metric("nerite_shm_regions{kind=\"cuda\"}").await, 0);

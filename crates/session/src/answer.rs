@@ -60,7 +60,7 @@ pub(crate) fn failure_packet(status: &Status) -> Packet {
     Packet { bytes: encode_answer(&failure(0, status)), ..Packet::default() }
 }
 
-/// The message about a lease. It includes the descriptor if that is still in `borrowed`.
+/// The message about a lease. It says whether a descriptor comes with it, which is so if `borrowed` still has one.
 pub(crate) fn lease_message(borrowed: &nerite_api::BorrowedLease) -> v1::Lease {
     let (name, byte_size) = (borrowed.lease.name().to_string(), borrowed.lease.byte_size() as u64);
     v1::Lease { name, byte_size, descriptor: borrowed.descriptor.is_some() }

@@ -59,6 +59,7 @@ impl Session {
             }
             Call::RegisterSystem(region) => {
                 let v1::RegisterSystem { name, key, offset, byte_size } = region;
+                self.api.look_up_groups(&key).await?;
                 let (scope, mapped) = (Arc::clone(scope), scope.mapped_bytes());
                 let register = move || scope.register_system(&name, &key, offset, byte_size);
                 self.api.change_mappings(mapped, register).await?;
@@ -134,7 +135,7 @@ async fn lend(scope: &Arc<Scope>, byte_size: u64) -> Result<CallOutcome, Status>
     Ok(CallOutcome::Answer(Answer::Lease(message), borrowed.descriptor.into_iter().collect()))
 }
 
-/// Sends all leases or an error. If only some could be sent, the client would not know which.
+/// Sends all leases or an error. A client would not know which leases are missing if only some were sent.
 fn send_leases(scope: &Scope, names: &[String]) -> Result<CallOutcome, Status> {
     if names.len() > DESCRIPTORS_MAX {
         return Err(Status::invalid(format!(
@@ -159,7 +160,7 @@ fn regions(scope: &Scope, name: &str) -> Result<v1::Regions, Status> {
     Ok(v1::Regions { regions: scope.system_status(name)?.into_iter().map(region).collect() })
 }
 
-/// Whether a call changes what the server has of the client's memory, for access rules. An inference does if its outputs are placed in leases.
+/// Whether a call may change which memory of the client the server holds, for access rules. An inference may, because its outputs can be placed in leases.
 fn changes(call: &Call) -> bool {
     !matches!(call, Call::SystemStatus(_) | Call::DescribeModel(_) | Call::CallPrepared(_))
 }

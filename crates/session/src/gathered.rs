@@ -11,7 +11,7 @@ use crate::limits::{DESCRIPTORS_MAX, PACKET_BYTES_MAX};
 use crate::outbox::Outbox;
 use crate::socket::Packet;
 
-/// The last answers to the calls of one packet. They are sent when all are there, or earlier if they fill a packet.
+/// The last answers to the calls of one packet. They are sent together when all have arrived, or earlier if they fill a packet.
 pub(crate) struct Gathered {
     outbox: Arc<Outbox>,
     waiting: Mutex<Waiting>,
@@ -40,7 +40,7 @@ impl Gathered {
             return self.outbox.send(packet);
         }
         if ANSWERS_HEAD_BYTES + nested_bytes(&packet.bytes) > PACKET_BYTES_MAX {
-            // It comes after those that came before it.
+            // Answers that were gathered earlier are sent first.
             let mut waiting = self.lock();
             waiting.open = waiting.open.saturating_sub(1);
             let before = waiting.take();
@@ -67,7 +67,7 @@ impl Gathered {
 }
 
 impl Waiting {
-    /// Adds an answer. Returns those that came before it if all would not fit in one packet.
+    /// Adds an answer. If it does not fit in one packet with the waiting answers, returns these as a packet.
     fn add(&mut self, bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<Packet> {
         let full = self.answers.packet_bytes() + nested_bytes(bytes) > PACKET_BYTES_MAX
             || self.descriptors.len() + descriptors.len() > DESCRIPTORS_MAX;
@@ -80,7 +80,7 @@ impl Waiting {
         before
     }
 
-    /// Takes all waiting answers as one packet. No more responses follow these, so nothing waits for their permits.
+    /// Takes all waiting answers as one packet. They are last answers, so no later response waits for their permits.
     fn take(&mut self) -> Option<Packet> {
         self.charge.resize(0);
         let descriptors = std::mem::take(&mut self.descriptors);

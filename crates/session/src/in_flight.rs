@@ -13,11 +13,11 @@ use crate::limits::{INFERENCE_BYTES, INFERENCES_MAX};
 /// The inferences of one session whose last response was not sent yet.
 pub(crate) struct InFlight {
     account: Account,
-    /// At most [`INFERENCES_MAX`], and mostly few: comparing their ids takes less time than to hash one.
+    /// At most [`INFERENCES_MAX`], and mostly few, so comparing all ids takes less time than hashing one.
     begun: Mutex<Vec<Begun>>,
     /// Inferences whose id is in use, and those whose last response is being sent.
     unsent: AtomicUsize,
-    /// Whether somebody waits for the last one. Otherwise nobody is notified.
+    /// Whether a task waits in [`InFlight::drained`]. If not, `ended` is not notified.
     is_awaited: AtomicBool,
     ended: Notify,
 }
@@ -54,7 +54,7 @@ impl InFlight {
         Ok(cancel)
     }
 
-    /// Makes the id available again. Call it before the last response is sent, because the client may reuse the id at once.
+    /// Makes the id available again. Call this before the last response is sent, because the client may reuse the id at once.
     pub(crate) fn release(&self, id: u64) {
         let mut begun = self.lock();
         let at = begun.iter().position(|one| one.id == id);
@@ -63,7 +63,7 @@ impl InFlight {
         drop(ended);
     }
 
-    /// Call it when the last response was sent.
+    /// Counts the inference as ended. Call this when its last response was sent.
     pub(crate) fn end(&self) {
         if self.unsent.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_awaited.load(Ordering::SeqCst) {
             self.ended.notify_one();
@@ -87,9 +87,9 @@ impl InFlight {
         self.lock().len()
     }
 
-    /// Waits until none is left.
+    /// Waits until no inference is in flight.
     pub(crate) async fn drained(&self) {
-        // The thread that ends the last one either sees this flag, or ended it before the count is read below.
+        // The thread that ends the last inference either sees this flag, or has lowered the count before it is read below.
         self.is_awaited.store(true, Ordering::SeqCst);
         while self.unsent.load(Ordering::SeqCst) > 0 {
             self.ended.notified().await;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nerite_api::{Admission, Api, Target, aside};
-use nerite_request::{Recycled, Status};
+use nerite_api::{Admission, Api, Target};
+use nerite_request::{Recycled, Status, TRACEPARENT, TraceContext};
 use nerite_wire::proto::session::v1;
 use nerite_wire::proto::{Chain, InferMessage, Malformed};
 
@@ -18,7 +18,7 @@ pub(crate) async fn infer(id: u64, call: v1::Infer, session: &mut Session) -> Re
     if id == 0 {
         return Err(Status::invalid("an inference needs an id other than 0: its answer repeats it"));
     }
-    let v1::Infer { request, leased_outputs } = call;
+    let v1::Infer { request, leased_outputs, trace } = call;
     if leased_outputs.len() > DESCRIPTORS_MAX {
         return Err(Status::invalid(format!(
             "{} outputs are to be placed in leases, at most {DESCRIPTORS_MAX} descriptors fit in an answer",
@@ -26,10 +26,13 @@ pub(crate) async fn infer(id: u64, call: v1::Infer, session: &mut Session) -> Re
         )));
     }
     // A packet that is not small keeps the whole buffer in which it arrived.
-    let packet_bytes = if request.len() > SHORT_BYTES_MAX { PACKET_BYTES_MAX } else { request.len() };
+    let trace_bytes = trace.as_ref().map_or(0, |trace| trace.trace_parent.len() + trace.trace_state.len());
+    let sent_bytes = request.len() + trace_bytes;
+    let packet_bytes = if sent_bytes > SHORT_BYTES_MAX { PACKET_BYTES_MAX } else { request.len() };
     let message = read(request, &session.api)?;
     let cancel = session.in_flight.begin(id, packet_bytes)?;
-    let begun = BegunInference { message, leased_outputs, cancel };
+    let parent = trace_parent(&session.api, trace);
+    let begun = BegunInference { message, leased_outputs, parent, cancel };
     let (model, version) = (&begun.message.model, &begun.message.version);
     let admitted = session.find_unless_waiting(model, || session.api.accept(Target::of_any(model, version)));
     let started = match admitted {
@@ -37,7 +40,7 @@ pub(crate) async fn infer(id: u64, call: v1::Infer, session: &mut Session) -> Re
         Ok(Some(admission)) => return session.start(id, begun, Ok(admission)).await,
         Ok(None) => {
             let model = begun.message.model.clone();
-            // What it keeps of its packet is charged with the inference.
+            // The bytes of the packet are charged with the inference already, so this wait charges 0.
             session.wait_for(&model, id, 0, RemainingWork::Infer(Box::new(begun)))
         }
     };
@@ -58,22 +61,23 @@ impl Session {
     }
 
     async fn start(&self, id: u64, begun: BegunInference, admitted: Result<Admission, Status>) -> Result<(), Status> {
-        let BegunInference { mut message, leased_outputs, cancel } = begun;
+        let BegunInference { mut message, leased_outputs, parent, cancel } = begun;
         let (in_flight, route) = (Arc::clone(&self.in_flight), AnswerRoute::Direct(Arc::clone(&self.outbox)));
         let answers = Answers { in_flight, route, expected: Expected::NONE };
         let sink = move |response, placed| answers.send(id, response, placed);
         let admitted = admitted.and_then(|admission| Ok((admission, message.take_infer_request(|_| Ok(()))?)));
-        // The memory that its budget reserved is free again.
+        // This frees the memory that the decoded message took from the budget.
         drop(message);
         let started = match admitted {
             Err(refused) => Err(refused),
-            Ok((admission, infer_request)) if infer_request.is_light() => {
-                self.scope.infer(admission, infer_request, leased_outputs, cancel, sink)
+            Ok((admission, infer_request)) if self.scope.may_begin_here(&infer_request, &leased_outputs) => {
+                self.scope.infer(admission, infer_request, leased_outputs, parent, cancel, sink)
             }
             Ok((admission, infer_request)) => {
-                // Its check takes long. The session's next packet waits, so that requests start in their order.
+                // The check takes long or may wait. The session's next packet waits for it, so that requests start in their order.
                 let scope = Arc::clone(&self.scope);
-                aside(move || scope.infer(admission, infer_request, leased_outputs, cancel, sink)).await.flatten()
+                let begin = move || scope.infer(admission, infer_request, leased_outputs, parent, cancel, sink);
+                self.api.begin_aside(begin).await.flatten()
             }
         };
         // After a refusal the sink is never called.
@@ -87,12 +91,19 @@ impl Session {
     }
 }
 
-/// Decodes the request inside a packet. What it says of its tensors is not checked yet.
+/// Decodes the request inside a packet. Its tensors are not checked yet.
 pub(crate) fn read(request: Bytes, api: &Api) -> Result<Recycled<InferMessage>, Status> {
     let tensors_max = |model: &str, version: &str| api.tensors_max(Target::of_any(model, version)).map_err(NotRead);
     let message = InferMessage::read_for(&Chain::from(request), tensors_max).map_err(|NotRead(status)| status)?;
     api.note_inference(&message.model, &message.version, &message.id);
     Ok(message)
+}
+
+/// The client's span that a packet names, if it is well-formed and spans are exported.
+pub(crate) fn trace_parent(api: &Api, trace: Option<Box<v1::TraceContext>>) -> Option<Box<TraceContext>> {
+    let trace = trace?;
+    let header = |name| if name == TRACEPARENT { &trace.trace_parent[..] } else { &trace.trace_state };
+    api.trace_parent(|name| Some(header(name))).map(Box::new)
 }
 
 /// Why a request inside a packet was not decoded.

@@ -1,6 +1,5 @@
 //! What does a client of another front end see of the sessions?
-//!
-//! The operator sees all of them. Others see those of their own user.
+//! The operator sees all sessions. Other clients see the sessions of their own user.
 
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use nerite_request::inspect::{LeaseView, RegionView, SessionView};
 
 use crate::session_table::{Member, Parts, SessionTable};
 
-/// Shows sessions, and what they have of shared memory. Cheap to clone.
+/// Shows sessions and their shared memory. Cheap to clone.
 #[derive(Clone)]
 pub struct Inspector {
     sessions: Arc<SessionTable>,
@@ -59,7 +58,7 @@ impl Inspector {
         found
     }
 
-    /// Shows each session that `peer` may see to `look`, until it has seen enough (false).
+    /// Calls `look` with each session that `peer` may see, until `look` returns false.
     fn each_seen_by(&self, peer: &Peer, mut look: impl FnMut(&Operator, u64, &Member, &Parts) -> bool) {
         let Some(operator) = &self.operator else { return };
         self.sessions.each_from(0, |number, member, parts| {

@@ -4,10 +4,9 @@
 //!   listener ── peer allowed? ──► session, one task ──► call ──► api ──► answer ──► outbox ──► socket
 //!   Unix socket   its uid          one packet, one message                 from any thread, at once if it can
 //! ```
-//!
 //! A session is a connected socket. Everything that the client borrows, registers and requests belongs to the session, and is dropped with it,
-//! however the client ends. `docs/session.md` describes the protocol. The task of a session runs its requests itself if they are quick. The thread
-//! that has computed an answer sends it. So with a quick model no thread is woken between the client's packet and the answer.
+//! however the client ends. `docs/session.md` describes the protocol. The task of a session runs quick requests itself. The thread that has computed an
+//! answer also sends it. So with a quick model no thread is woken between the client's packet and the answer.
 //!
 //! ```
 //! use std::path::Path;

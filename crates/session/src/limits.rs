@@ -5,7 +5,8 @@ use std::time::Duration;
 pub use nerite_api::{LEASES_PER_SESSION_MAX, SESSIONS_MAX};
 pub use nerite_wire::proto::session::{DESCRIPTORS_MAX, PACKET_BYTES_MAX};
 
-/// Default of `--sessions-per-user-max`: the most open sessions of one user, unless it is the server's own. So no other user can take all places alone.
+/// Default of `--sessions-per-user-max`: the most open sessions of one user, so that no user can take all places alone. The server's own user has no such
+/// limit.
 pub const SESSIONS_PER_USER_MAX: usize = 64;
 
 /// Places reserved for an operator who connects when all others are taken. Such a session says in Hello that it is the operator's, and may make only
@@ -36,7 +37,7 @@ pub const PREPARED_BYTES: usize = 8 << 10;
 /// After this time the calls of one packet yield to other tasks.
 pub(crate) const CALLS_SLICE: Duration = Duration::from_millis(1);
 
-/// Calls of one packet between two looks at the clock.
+/// Calls of one packet between two reads of the clock.
 pub(crate) const CALLS_BETWEEN_CLOCKS: usize = 8;
 
 /// Charge for a waiting answer, without its bytes.
@@ -51,13 +52,13 @@ pub const QUEUED_DESCRIPTORS_MAX: usize = 128;
 /// Default of `--session-hello-timeout`. A connection that has not sent Hello by then is closed, because it takes one of [`SESSIONS_MAX`] places.
 pub const HELLO_WITHIN: Duration = Duration::from_secs(10);
 
-/// The limit for a connection with one of the operator's places, of which there are few.
+/// The limit for a connection that has one of the operator's few places.
 pub const RESERVE_HELLO_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long a client may take to read its last answers when the server stops.
 pub const STOPPING_READ_WITHIN: Duration = Duration::from_secs(1);
 
-/// How often a stopping session checks whether they were read.
+/// How often a stopping session checks whether its last answers were read.
 pub(crate) const STOPPING_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The most headers of a client.
@@ -76,13 +77,13 @@ pub(crate) const PAGE_REGIONS: usize = 64;
 /// its tensors are not copied.
 pub(crate) const SHORT_BYTES_MAX: usize = 4096;
 
-/// How often a session that may not read, because the memory budgets are used up, looks whether its client is gone.
+/// How often a session checks whether its client is gone while it may not read because the memory budgets are used up.
 pub(crate) const HANG_UP_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How long to wait for a change before the session socket is created again. If no inotify instance is left, the socket's file is checked at this interval.
 pub(crate) const RECHECK_AFTER: Duration = Duration::from_secs(10);
 
-/// The least time between two attempts, because the owner of the directory may change it without end.
+/// The least time between two attempts. The owner of the directory may change it again and again.
 pub(crate) const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 const _: () = assert!(DESCRIPTORS_MAX <= QUEUED_DESCRIPTORS_MAX, "one answer must be able to wait");

@@ -133,10 +133,10 @@ impl Location {
     }
 
     /// Creates the default directory if necessary, and checks it without following links.
-    ///
-    /// `/tmp` is sticky: only root and this user can rename or remove this user's files. Once the directory is checked, it remains this user's and
-    /// closed to others until the socket is in it. Another user who creates the directory in /tmp first can prevent the server from having its socket
-    /// there, but nothing more: the server and its clients refuse that directory.
+    /// `/tmp` is sticky: only root and this user can rename or remove this user's
+    /// files. So a directory that was checked still belongs to this user alone when
+    /// the socket is created in it. Another user can create the directory in `/tmp` first. That only prevents the server from having its socket there,
+    /// because the server and its clients refuse a directory of another user.
     fn open_own_directory(&self) -> Result<OwnedFd, BindError> {
         let directory = self.path.parent().unwrap_or(Path::new("/"));
         match DirBuilder::new().mode(0o700).create(directory) {
@@ -156,7 +156,7 @@ impl Location {
     }
 
     /// Checks that the socket was created in the directory that was checked. If the parent directory is not sticky, another user can replace the
-    /// directory. A socket that was created in the replacement is dropped here, so no client can connect to it.
+    /// checked directory. A socket that was created in the replacement is closed, so no client can connect to it.
     fn check_made(&self, directory: &OwnedFd, file: &SocketFile) -> Result<(), BindError> {
         let found = statat(directory, NAME, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| self.system(errno.into()))?;
         let is_it = (found.st_dev, found.st_ino) == file.device_and_inode()
@@ -195,7 +195,7 @@ impl Listener {
         &self.location
     }
 
-    /// Whether clients still find it. False if its file was removed or replaced.
+    /// Whether clients still find the socket. False if its file was removed or replaced.
     pub(crate) fn is_there(&self) -> bool {
         self.socket.file().is_some_and(SocketFile::is_there)
     }

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use nerite_api::{Operator, Scope};
-use nerite_request::Status;
+use nerite_api::{Operator, Scope, quoted};
 use nerite_request::inspect::{Dropped, RegionView};
+use nerite_request::{Code, Status};
 use nerite_wire::proto::session::v1;
 use prost::Message as _;
 use v1::client_message::Call;
 use v1::server_message::Answer;
 
-use crate::answer::{CallOutcome, PERMISSION_DENIED, failure_packet};
+use crate::answer::{CallOutcome, failure_packet};
 use crate::limits::{PAGE_BYTES, PAGE_REGIONS, SESSIONS_MAX};
 use crate::outbox::Closed;
 use crate::session::Session;
@@ -38,16 +38,20 @@ pub(crate) fn only_operators_calls() -> Status {
 }
 
 impl Session {
-    /// Carries out one of the operator's calls, if the session is the operator's.
+    /// Carries out one of the operator's calls, if the session is the operator's. Changes are logged.
     pub(crate) async fn operate(&mut self, call: Call) -> Result<CallOutcome, Status> {
+        let change = change_of(&call);
+        let outcome = self.answer_operator(call).await;
+        if let Some(change) = change {
+            self.api.note_operator_change(&outcome, &change);
+        }
+        outcome
+    }
+
+    async fn answer_operator(&mut self, call: Call) -> Result<CallOutcome, Status> {
         let sessions = self.entry.sessions();
-        let operator = match self.api.operator(self.entry.uid(), sessions.own_uid()) {
-            Ok(operator) => operator,
-            Err(refusal) => {
-                let error = v1::Error { code: PERMISSION_DENIED, message: refusal.to_string() };
-                return Ok(CallOutcome::from(Answer::Error(error)));
-            }
-        };
+        let operator = self.api.operator(self.entry.uid(), sessions.own_uid());
+        let operator = operator.map_err(|refusal| Status::new(Code::Denied, refusal.to_string()))?;
         let answer = match call {
             Call::InspectRegions(request) => Answer::InspectedRegions(regions(&operator, sessions, request)),
             Call::InspectPools(_) => Answer::InspectedPools(operator.pools().into()),
@@ -65,32 +69,37 @@ impl Session {
                         Some(scope.ok_or_else(|| no_session(number))?)
                     }
                 };
-                // Without the table's lock: the driver may take long.
+                // The table's lock is not held here, because the driver may take long.
                 let (operator, name) = (operator.clone(), region.name.clone());
                 let dropped =
                     self.api.change_mappings(u64::MAX, move || operator.drop_region(scope.as_deref(), &name)).await?;
-                self.log_change(&format!("unregistered region '{}' (of session {})", region.name, region.session));
                 Answer::Dropped(dropped.into())
             }
             Call::DropAllRegions(_) => {
                 let operator = operator.clone();
                 let dropped = self.api.change_mappings(u64::MAX, move || operator.drop_all_regions()).await?;
-                self.log_change(&format!("unregistered all {} common regions", dropped.count));
                 Answer::Dropped(dropped.into())
             }
             Call::EndSession(request) => {
                 let dropped = end(&self.entry, request.session)?;
-                self.log_change(&format!("ended session {}", request.session));
                 Answer::Dropped(dropped.into())
             }
             _ => return Err(Status::unsupported("the server does not know this call")),
         };
         Ok(CallOutcome::from(answer))
     }
+}
 
-    /// Logs a change that an operator made.
-    fn log_change(&self, change: &str) {
-        log::info!("the operator (user {}, session {}) {change}", self.entry.uid(), self.entry.number());
+/// What the call changes, for a line of the log. `None`: it changes nothing.
+fn change_of(call: &Call) -> Option<String> {
+    match call {
+        Call::DropRegion(region) if region.session == 0 => Some(format!("unregister region {}", quoted(&region.name))),
+        Call::DropRegion(v1::DropRegion { name, session }) => {
+            Some(format!("unregister region {} of session {session}", quoted(name)))
+        }
+        Call::DropAllRegions(_) => Some("unregister all regions that belong to no session".to_owned()),
+        Call::EndSession(request) => Some(format!("end session {}", request.session)),
+        _ => None,
     }
 }
 
@@ -98,7 +107,7 @@ fn no_session(number: u64) -> Status {
     Status::not_found(format!("there is no session {number}"))
 }
 
-/// All sessions except the one that asks.
+/// All sessions except the caller's own.
 fn list_sessions(operator: &Operator, caller: &SessionEntry) -> v1::InspectedSessions {
     let mut sessions = Vec::new();
     caller.sessions().each_from(0, |number, member, parts| {

@@ -13,8 +13,8 @@ use tokio::sync::Notify;
 use crate::limits::{QUEUED_BYTES_MAX, QUEUED_DESCRIPTORS_MAX, QUEUED_PACKET_BYTES, QUEUED_PACKETS_MAX};
 use crate::socket::{Packet, Socket};
 
-/// The queue of a session's answers. The thread that has an answer sends it at once if no other answer waits. Otherwise the session's task sends it
-/// when the client has read some.
+/// The queue of a session's answers. If no other answer waits, the thread that has an answer sends it at once. Otherwise the answer waits, and the
+/// session's task sends it when the client has read earlier ones.
 pub(crate) struct Outbox {
     queue: Mutex<Queue>,
     /// Notified when a packet waits, and when the outbox is closed.
@@ -24,7 +24,7 @@ pub(crate) struct Outbox {
 }
 
 struct Queue {
-    /// `None` after the session has ended. Requests that still run hold the outbox, and must not keep a descriptor open.
+    /// `None` after the session has ended. Requests that still run hold the outbox, and must not keep the socket open.
     socket: Option<Arc<Socket>>,
     packets: VecDeque<Packet>,
     bytes: usize,

@@ -1,5 +1,7 @@
 //! Which user and process connected?
 
+use nerite_listen::PeerCredentials;
+
 /// A client, as the kernel identifies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
@@ -12,11 +14,11 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// Must be called when the client connects, because the process id may be reused later.
-    pub(crate) fn of(credentials: &tokio::net::unix::UCred) -> Peer {
-        let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0);
+    pub(crate) fn of(credentials: PeerCredentials) -> Peer {
+        let pid = credentials.pid.unwrap_or(0);
         // Files of /proc are generated in memory, so reading one hardly blocks.
         let command = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
         let command = String::from_utf8_lossy(&command).trim_end_matches('\n').to_owned();
-        Peer { uid: credentials.uid(), pid, command }
+        Peer { uid: credentials.uid, pid, command }
     }
 }

@@ -21,7 +21,7 @@ pub(crate) struct PreparedTable {
 /// A prepared inference.
 pub(crate) struct Prepared {
     pub(crate) request: PreparedRequest,
-    /// The way of the answers to calls that are alone in their packet.
+    /// Sends the answers to calls that are alone in their packet.
     pub(crate) answers: Arc<Answers>,
     _charge: Charge,
 }
@@ -37,7 +37,7 @@ impl Prepared {
 }
 
 impl PreparedTable {
-    /// Releases all handles that exist. An error if others do not exist.
+    /// Releases all of these handles that exist. Err: some of them do not exist.
     pub(crate) fn release(&mut self, handles: &[u64]) -> Result<(), Status> {
         let unknown = handles.iter().filter(|handle| !self.forget(**handle)).count();
         if unknown == 0 {
@@ -49,7 +49,7 @@ impl PreparedTable {
         )))
     }
 
-    /// Checks whether one more may be prepared.
+    /// Checks whether one more inference may be prepared.
     pub(crate) fn check_capacity(&self) -> Result<(), Status> {
         if self.entries.len() < PREPARED_MAX {
             return Ok(());
@@ -64,7 +64,7 @@ impl PreparedTable {
         self.position(handle).and_then(|at| self.entries.get(at)).map(|(_, prepared)| Arc::clone(prepared))
     }
 
-    /// Removes the one with that handle. False if there is none.
+    /// Removes the prepared inference with that handle. False if there is none.
     pub(crate) fn forget(&mut self, handle: u64) -> bool {
         self.position(handle).map(|at| self.entries.remove(at)).is_some()
     }

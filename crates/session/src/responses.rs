@@ -22,16 +22,16 @@ pub(crate) struct Answers {
     pub(crate) expected: Expected,
 }
 
-/// The responses that the client expects. They are answered without their content.
+/// The responses that the client expects. If a response is as expected, the answer says only that.
 pub(crate) enum Expected {
-    /// For each call by itself.
+    /// The same for each call.
     Each(Option<Arc<ExpectedResponse>>),
     /// For the calls of one packet. Their ids are consecutive.
     Of { first_id: u64, calls: Vec<Option<Arc<ExpectedResponse>>> },
 }
 
 impl Expected {
-    /// None is expected.
+    /// The client expects no certain response.
     pub(crate) const NONE: Expected = Expected::Each(None);
 
     fn of(&self, id: u64) -> Option<&ExpectedResponse> {
@@ -47,9 +47,9 @@ impl Expected {
 
 /// How the answers of an inference are sent.
 pub(crate) enum AnswerRoute {
-    /// Each separately.
+    /// Each answer in a packet of its own.
     Direct(Arc<Outbox>),
-    /// The last one together with those of other calls of its packet.
+    /// The last answer together with the last answers to the other calls of the packet.
     Gathered(Arc<Gathered>),
 }
 
@@ -61,7 +61,7 @@ impl AnswerRoute {
         }
     }
 
-    /// Tells the client that a prepared call had the response that it expects.
+    /// Answers that a prepared call had the response that the client expects.
     fn send_called(&self, id: u64, permit: Option<Arc<ResponsePermit>>) {
         let called = CalledPacket::new(id);
         match self {

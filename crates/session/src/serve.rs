@@ -9,7 +9,7 @@ use nerite_api::{Api, check_operator};
 use nerite_listen::{Connection, Open, Service, StopSignal};
 use nerite_locks::Mutex;
 use nerite_request::report::ServerReport;
-use nerite_watchdog::{FrontEnd, fair, watched};
+use nerite_watchdog::{FrontEnd, background, fair};
 
 use crate::answer::{PERMISSION_DENIED, RESOURCE_EXHAUSTED, error_packet};
 use crate::inspector::Inspector;
@@ -50,7 +50,7 @@ impl Handle {
         self.inspector.clone()
     }
 
-    /// Its listeners and connections.
+    /// The listeners and connections of the socket.
     pub fn service(&self) -> Service {
         self.service.clone()
     }
@@ -81,7 +81,7 @@ fn start(api: Api, options: Options, location: Location, listener: Option<Listen
     let mut socket = SessionSocket::new(api, service.clone(), begin, location, listener);
     // `open` counts as a connection, so the service stops only after the file is removed.
     let (mut stop, open) = (service.stop_signal(), service.open());
-    tokio::spawn(watched(FrontEnd::Session, async move {
+    tokio::spawn(background(async move {
         tokio::select! {
             biased;
             () = stop.wait() => {}
@@ -105,17 +105,13 @@ struct ServerState {
 
 impl ServerState {
     fn new(api: Api, options: Options, sessions: Arc<SessionTable>, stop: StopSignal) -> ServerState {
-        let report = api.server_report().unwrap_or_else(|_| ServerReport {
-            name: String::new(),
-            version: String::new(),
-            extensions: Vec::new(),
-        });
+        let report = api.server_report();
         ServerState { api, options, sessions, report, stop, last_refusal: Mutex::default() }
     }
 
     /// Begins a session, if its client may have one. Runs on the thread that accepts.
     fn begin(&self, connection: Connection, open: Open) {
-        let socket = match Socket::of(connection) {
+        let mut socket = match Socket::of(connection) {
             Ok(socket) => socket,
             Err(error) => return log::warn!("a session was closed at once: {error}"),
         };
@@ -130,6 +126,7 @@ impl ServerState {
             Ok(entry) => entry,
             Err(full) => return reject(&socket, RESOURCE_EXHAUSTED, full.to_string()),
         };
+        socket.hold(entry.socket_entry());
         let api = self.api.for_peer(nerite_request::Peer::User { uid: entry.uid() });
         let flow = api.flow().clone();
         let session = Session::new(api, self.report.clone(), socket, entry, self.stop.clone());

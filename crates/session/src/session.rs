@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Buf;
 use nerite_api::{Api, Category, Scope};
 use nerite_budget::{Charge, Shed};
-use nerite_listen::{Gate, StopSignal, shed, sleep_or_forever};
+use nerite_listen::{BodyReadLimit, DescriptorsPassed, StopSignal, shed, sleep_or_forever};
 use nerite_request::Status;
 use nerite_request::report::ServerReport;
 use nerite_wire::proto::session::{encode_answer, read_call, v1};
@@ -25,7 +25,7 @@ use crate::outbox::{Closed, Outbox};
 use crate::prepared_table::PreparedTable;
 use crate::session_table::{Full, Parts, SessionEntry};
 use crate::socket::{Packet, Received, Receiver, Socket};
-use crate::waiting::{ModelWaits, WaitingCall};
+use crate::waiting::{Loaded, ModelWaits, WaitingCall};
 
 /// One session: its client's names and memory, its requests, and the socket for its answers.
 pub(crate) struct Session {
@@ -49,7 +49,7 @@ pub(crate) struct Session {
 enum Event<'r> {
     Received(io::Result<Received<'r>>),
     /// The load of a call's model has ended.
-    Loaded(WaitingCall, Result<(), Status>),
+    Loaded(WaitingCall, Loaded),
 }
 
 /// Why a session ended.
@@ -108,12 +108,12 @@ impl Session {
     /// Serves the session from the first packet to the last. If there is a limit, the first packet must arrive within that time.
     pub(crate) async fn run(mut self, hello_within: Option<Duration>) -> End {
         let (account, mut stop) = (self.api.account().clone(), self.stop.clone());
-        let (mut receiver, mut gate) = (Receiver::new(&account), Gate::new(&account));
+        let (mut receiver, mut read_limit) = (Receiver::new(&account), BodyReadLimit::new(&account));
         let mut shed = pin!(shed(&account));
         let (outbox, socket) = (Arc::clone(&self.outbox), Arc::clone(&self.socket));
         let within = hello_limit(hello_within, self.entry.reserve().is_some());
         let end = {
-            // One future each for the whole session, because a new one takes locks: of the outbox, and of the list of those who wait for the stop.
+            // These two futures are made once for the whole session, because making one takes a lock: of the outbox, or of the tasks that wait for the stop.
             let mut flush = pin!(outbox.flush());
             let mut stopped = pin!(stop.wait());
             let greeted = tokio::select! {
@@ -133,7 +133,7 @@ impl Session {
                         shed = &mut shed => break Err(End::Shed(shed)),
                         () = &mut stopped => break Ok(()),
                         (call, loaded) = self.waits.next() => Event::Loaded(call, loaded),
-                        received = receive(&socket, &mut receiver, &mut gate) => Event::Received(received),
+                        received = receive(&socket, &mut receiver, &mut read_limit) => Event::Received(received),
                     };
                     // The check of a large request takes long. Meanwhile, earlier answers are sent, and events that end the session still end it.
                     let taken = tokio::select! {
@@ -231,7 +231,7 @@ impl Session {
         }
     }
 
-    /// Whether the operator allows this session to make a call of all these categories, which may change something.
+    /// Checks that the access rules allow this session a call of all these categories. `changes` says that the call may change something.
     pub(crate) fn allow(&self, categories: &[Category], changes: bool) -> Result<(), Status> {
         let header = |name: &str| self.headers.get(name).map(String::as_bytes);
         Ok(self.api.allow_session(categories, changes, header)?)
@@ -247,6 +247,7 @@ impl Session {
                     format!("a packet has {len} bytes, at most {PACKET_BYTES_MAX} are allowed; put tensors in leases");
                 Err(self.refuse(0, Status::invalid(text)))
             }
+            Err(error) if DescriptorsPassed::is(&error) => Err(self.refuse(0, Status::invalid(error.to_string()))),
             Err(error) => Err(End::Broken(error.to_string())),
         }
     }
@@ -277,7 +278,7 @@ impl Session {
         }
     }
 
-    /// Used when the server stops: waits for the inferences in flight, and sends their answers. If the client does not read them, the wait is short.
+    /// Waits for the inferences in flight and sends their answers, when the server stops. If the client does not read the answers, the wait is short.
     async fn finish(&self, outbox: &Outbox) {
         let sent = async {
             self.in_flight.drained().await;
@@ -301,12 +302,12 @@ impl Session {
     fn close(self) {
         self.in_flight.cancel_all();
         self.outbox.close();
-        // Requests in flight hold the rest of the account's memory, so no connection is ended because of it.
+        // Requests in flight hold the account's remaining memory. Shedding this connection would not free that memory, so the account is closed.
         self.api.account().close();
     }
 }
 
-/// How long a connection may take to send Hello. One of the operator's reserved places is held only for a short time.
+/// How long a connection may take to send Hello. The limit is short for a connection that has one of the operator's reserved places.
 fn hello_limit(requested: Option<Duration>, in_reserve: bool) -> Option<Duration> {
     match (requested, in_reserve) {
         (requested, false) => requested,
@@ -317,18 +318,22 @@ fn hello_limit(requested: Option<Duration>, in_reserve: bool) -> Option<Duration
 }
 
 /// The next packet, once the memory budgets allow reading it. May be cancelled at any time.
-async fn receive<'r>(socket: &Socket, receiver: &'r mut Receiver, gate: &mut Gate) -> io::Result<Received<'r>> {
+async fn receive<'r>(
+    socket: &Socket,
+    receiver: &'r mut Receiver,
+    read_limit: &mut BodyReadLimit,
+) -> io::Result<Received<'r>> {
     // If the budgets end the session, another future reports that.
     let opened = tokio::select! {
         biased;
-        opened = gate.open(0) => opened,
+        opened = read_limit.ready(0) => opened,
         () = socket.hung_up() => return Ok(Received::End),
     };
     if opened.is_err() {
         return std::future::pending().await;
     }
     let received = socket.receive(receiver).await;
-    gate.done();
+    read_limit.done();
     received
 }
 

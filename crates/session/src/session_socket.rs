@@ -1,7 +1,6 @@
 //! How does the session socket stay where clients look for it?
-//!
-//! A cleaner of /tmp, or a mistake, may remove the file or its directory. Open sessions are not affected, but new clients cannot connect. So the
-//! socket is created again, with the same checks as the first time. If that fails, it is repeated, and the metrics report that the socket is down.
+//! A cleaner of `/tmp`, or a mistake, may remove the socket's file or its directory. Open sessions are not affected, but new clients cannot connect. So the
+//! socket is created again, with the same checks as the first time. Failed attempts are repeated, and the metrics report meanwhile that the socket is down.
 
 use std::sync::Arc;
 
@@ -27,7 +26,7 @@ pub(crate) struct SessionSocket<B> {
 }
 
 impl<B: Fn(Connection, Open) + Clone + Send + 'static> SessionSocket<B> {
-    /// A socket at `location`. Without a `listener` it could not be created yet, and the failure was logged.
+    /// The socket at `location`. `listener` is `None` if the socket could not be created yet; that failure was logged.
     pub(crate) fn new(
         api: Api,
         service: Service,
@@ -79,7 +78,7 @@ impl<B: Fn(Connection, Open) + Clone + Send + 'static> SessionSocket<B> {
             Ok(listener) => {
                 log::info!("Started sessions at {}", path.display());
                 self.metrics.reopened += 1;
-                // If it was removed again before it was watched, the next check finds that.
+                // The new file may have been removed before it was watched. Then the next check finds that.
                 if listener.is_there() {
                     self.listen(listener);
                 }
@@ -89,7 +88,7 @@ impl<B: Fn(Connection, Open) + Clone + Send + 'static> SessionSocket<B> {
         }
     }
 
-    /// Accepts the connections of `listener`. Without a thread for that, the socket is created again later.
+    /// Accepts the connections of `listener`. If no thread can be started for that, the socket is created again later.
     fn listen(&mut self, listener: Listener) {
         match self.service.accept("session", Arc::clone(listener.socket()), None, self.begin.clone()) {
             Ok(()) => self.listener = Some(listener),
@@ -109,12 +108,12 @@ impl<B> Drop for SessionSocket<B> {
     }
 }
 
-/// Logs that there are no sessions, and why. Another server of this user is a warning, everything else an error.
+/// Logs that there are no sessions, and why. If another server of this user has the socket, that is a warning. Everything else is an error.
 pub fn log_failure(error: &BindError) {
     let level = if matches!(error, BindError::InUse(_)) { log::Level::Warn } else { log::Level::Error };
     log::log!(
         level,
-        "no sessions (nerite_session_socket_up is 0): {error}; or --session-socket=<path> puts the socket elsewhere. It is tried \
+        "no sessions (nerite_session_socket_up is 0): {error}; --session-socket=<path> puts the socket elsewhere. It is tried \
          again every {RECHECK_AFTER:?}"
     );
 }

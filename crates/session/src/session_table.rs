@@ -5,6 +5,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use nerite_api::{Scope, check_operator};
+use nerite_listen::SocketEntry;
 use nerite_locks::Mutex;
 use nerite_request::inspect::SessionView;
 
@@ -54,13 +55,18 @@ pub(crate) enum Full {
     User { uid: u32, max: usize },
 }
 
-/// A session's entry in the table. Removed when dropped.
+/// A session's entry in the table. When the entry is dropped, others no longer find the session.
 pub(crate) struct SessionEntry {
-    sessions: Arc<SessionTable>,
-    number: u64,
+    place: Arc<SessionPlace>,
     uid: u32,
     /// `Some` if the session has a place of the operator's reserve: why no other place was free.
     reserve: Option<Full>,
+}
+
+/// The place of a session in the counts of open sessions. It is freed when the session's entry is dropped, or when the socket is closed if that is later.
+struct SessionPlace {
+    sessions: Arc<SessionTable>,
+    number: u64,
 }
 
 impl SessionTable {
@@ -80,7 +86,8 @@ impl SessionTable {
         let (since, client) = (Instant::now(), String::new());
         state.members.insert(number, Member { peer, since, client, operator_only, parts: None });
         drop(state);
-        Ok(SessionEntry { sessions: Arc::clone(self), number, uid, reserve })
+        let place = Arc::new(SessionPlace { sessions: Arc::clone(self), number });
+        Ok(SessionEntry { place, uid, reserve })
     }
 
     /// The user that runs the server.
@@ -126,22 +133,28 @@ impl Member {
 }
 
 impl SessionEntry {
+    /// The place of the session, for the socket to hold, because the socket may be closed after the entry is dropped.
+    pub(crate) fn socket_entry(&self) -> Arc<dyn SocketEntry> {
+        let place: Arc<SessionPlace> = Arc::clone(&self.place);
+        place
+    }
+
     /// Sets the parts of the session.
     pub(crate) fn set_parts(&self, parts: Parts) {
-        if let Some(member) = self.sessions.lock().members.get_mut(&self.number) {
+        if let Some(member) = self.sessions().lock().members.get_mut(&self.number()) {
             member.parts = Some(parts);
         }
     }
 
     /// Sets the client's name.
     pub(crate) fn set_client(&self, client: &str) {
-        if let Some(member) = self.sessions.lock().members.get_mut(&self.number) {
+        if let Some(member) = self.sessions().lock().members.get_mut(&self.number()) {
             member.client = client.chars().take(CLIENT_CHARS_MAX).collect();
         }
     }
 
     pub(crate) fn number(&self) -> u64 {
-        self.number
+        self.place.number
     }
 
     pub(crate) fn uid(&self) -> u32 {
@@ -149,7 +162,7 @@ impl SessionEntry {
     }
 
     pub(crate) fn sessions(&self) -> &SessionTable {
-        &self.sessions
+        &self.place.sessions
     }
 
     /// Whether the session has a place of the operator's reserve, and if so, why no other place was free. Such a session must say so in Hello, and
@@ -161,8 +174,16 @@ impl SessionEntry {
 
 impl Drop for SessionEntry {
     fn drop(&mut self) {
-        let gone = self.sessions.lock().members.remove(&self.number);
-        drop(gone);
+        let parts = self.sessions().lock().members.get_mut(&self.number()).and_then(|member| member.parts.take());
+        drop(parts);
+    }
+}
+
+impl SocketEntry for SessionPlace {}
+
+impl Drop for SessionPlace {
+    fn drop(&mut self) {
+        self.sessions.lock().members.remove(&self.number);
     }
 }
 

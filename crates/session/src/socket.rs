@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nerite_budget::{Account, Charge};
-use nerite_listen::{Connection, Stream};
+use nerite_listen::{Connection, SocketEntry, UnixSocket, peek, watch};
 use nerite_request::ResponsePermit;
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -43,11 +43,10 @@ pub(crate) enum Received<'r> {
 }
 
 /// A connected socket that preserves packet boundaries (`SOCK_SEQPACKET`).
-///
-/// It is polled only for packets. If it were also polled for writability, as the runtime's own sockets are, each answer that the client reads would
-/// wake a thread here. The socket is nearly always writable, so that would be of no use.
+/// The runtime watches this socket only for packets to read. If it also watched for writability, as for its own sockets, each answer that the client reads
+/// would wake a thread here for nothing, because the socket is nearly always writable.
 pub(crate) struct Socket {
-    descriptor: AsyncFd<OwnedFd>,
+    descriptor: AsyncFd<UnixSocket>,
     peer: io::Result<Peer>,
 }
 
@@ -61,13 +60,17 @@ pub(crate) struct Receiver {
 impl Socket {
     /// The socket of a connection. Must be called when the client connects, so that its process is known.
     pub(crate) fn of(connection: Connection) -> io::Result<Socket> {
-        // The runtime's type is a stream, but the socket preserves packets.
-        let Stream::Unix(stream) = connection.into_stream()? else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let Some(socket) = connection.into_unix() else { return Err(io::ErrorKind::InvalidInput.into()) };
         // Best effort. The default takes the largest packet, but an operator may have lowered it.
-        let _ = sockopt::set_socket_send_buffer_size(&stream, 2 * PACKET_BYTES_MAX);
-        let peer = stream.peer_cred().map(|peer| Peer::of(&peer));
-        let descriptor = watch(OwnedFd::from(stream.into_std()?), Interest::READABLE)?;
+        let _ = sockopt::set_socket_send_buffer_size(&socket, 2 * PACKET_BYTES_MAX);
+        let peer = socket.peer_credentials().map(Peer::of);
+        let descriptor = watch(socket, Interest::READABLE)?;
         Ok(Socket { descriptor, peer })
+    }
+
+    /// Keeps `entry` until the socket is closed, if closing the socket may take long.
+    pub(crate) fn hold(&mut self, entry: Arc<dyn SocketEntry>) {
+        self.descriptor.get_mut().hold(entry);
     }
 
     /// The user and process that connected.
@@ -75,14 +78,15 @@ impl Socket {
         &self.peer
     }
 
-    /// Receives the next packet. Descriptors in it are not received: the kernel closes them.
+    /// Receives the next packet. The kernel refuses packets with descriptors. Before Linux 6.16 this is an error
+    /// ([`nerite_listen::DescriptorsPassed`]), and the packet is not received.
     pub(crate) async fn receive<'r>(&self, receiver: &'r mut Receiver) -> io::Result<Received<'r>> {
-        let len = self.descriptor.async_io(Interest::READABLE, |socket| receiver.receive(socket.as_fd())).await?;
+        let len = self.descriptor.async_io(Interest::READABLE, |socket| receiver.receive(socket)).await?;
         Ok(receiver.received(len))
     }
 
-    /// Resolves soon after the client has closed the connection, or has ended, also if there are packets that were not read. A wait for packets would
-    /// end with the first of them.
+    /// Resolves soon after the client has closed the connection or has ended, even if some packets were not read. A wait for readability would end with the
+    /// first of these packets instead.
     pub(crate) async fn hung_up(&self) {
         let has_hung_up = || {
             let mut polled = [PollFd::new(self.descriptor.get_ref(), PollFlags::empty())];
@@ -111,7 +115,7 @@ impl Socket {
 
     /// Waits until the socket is writable, or has an error.
     pub(crate) async fn writable(&self) -> io::Result<()> {
-        let again = watch(self.descriptor.get_ref().try_clone()?, Interest::WRITABLE)?;
+        let again = watch(self.descriptor.get_ref().as_fd().try_clone_to_owned()?, Interest::WRITABLE)?;
         again.writable().await.map(drop)
     }
 }
@@ -120,7 +124,11 @@ impl Drop for Socket {
     /// Discards packets that were not read. If some were left at the close, the client would get a connection reset instead of the answer with the reason.
     fn drop(&mut self) {
         let socket = self.descriptor.get_ref();
-        // Fails only if the client has closed the connection. After this it cannot send, so the loop ends.
+        if socket.takes_descriptors() {
+            // Such a socket is closed on another thread, which discards the packets.
+            return;
+        }
+        // This fails only if the client has closed the connection. The client cannot send afterwards, so the loop ends.
         let _ = shutdown(socket, Shutdown::Read);
         while recv(socket, &mut [0u8; 1], RecvFlags::DONTWAIT).is_ok_and(|(_, len)| len > 0) {}
     }
@@ -133,8 +141,12 @@ impl Receiver {
     }
 
     /// Receives a packet. Returns its length, which may be more than was received.
-    fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+    fn receive(&mut self, socket: &UnixSocket) -> io::Result<usize> {
         self.buffer.clear();
+        if socket.takes_descriptors() {
+            // No other thread reads from the socket, so the packet that is received below is the one that was peeked at.
+            peek(socket, &mut [])?;
+        }
         // With TRUNC the kernel returns the packet's length even if it did not fit.
         let (_, len) = recv(socket, spare_capacity(&mut self.buffer), RecvFlags::TRUNC)?;
         if self.buffer.len() > self.charge.bytes() {
@@ -157,11 +169,4 @@ impl Receiver {
             }
         }
     }
-}
-
-/// A descriptor that the runtime polls. The function is deprecated because it is safe, but relies on `T` to refer to the same open descriptor as long
-/// as it lives. `OwnedFd` does. The replacement is unsafe.
-#[allow(deprecated)]
-pub(crate) fn watch(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-    AsyncFd::with_interest(descriptor, interest)
 }

@@ -6,9 +6,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use nerite_api::Api;
+use nerite_api::{Api, LoadedModel};
 use nerite_budget::Charge;
-use nerite_request::{Cancel, Recycled, Status};
+use nerite_request::{Cancel, Recycled, Status, TraceContext};
 use nerite_wire::proto::session::v1;
 use nerite_wire::proto::{ExpectedResponse, InferMessage};
 
@@ -19,7 +19,7 @@ pub(crate) struct ModelWaits {
     calls: usize,
 }
 
-/// The wait for one model. It ends when this is dropped.
+/// The wait for one model. Dropping this ends the wait.
 struct ModelWait {
     model: String,
     load: Load,
@@ -27,9 +27,12 @@ struct ModelWait {
     calls: VecDeque<WaitingCall>,
 }
 
+/// How a load ended. The model is not evicted while any of its calls holds this value.
+pub(crate) type Loaded = Result<Arc<LoadedModel>, Status>;
+
 enum Load {
-    UnderWay(Pin<Box<dyn Future<Output = Result<(), Status>> + Send + Sync>>),
-    Ended(Result<(), Status>),
+    UnderWay(Pin<Box<dyn Future<Output = Loaded> + Send + Sync>>),
+    Ended(Loaded),
 }
 
 /// A call that goes on when its model is loaded.
@@ -39,9 +42,21 @@ pub(crate) struct WaitingCall {
     /// The client in this call.
     pub(crate) api: Api,
     pub(crate) charge: Charge,
+    /// Ends with the error of the call when its timeout is over.
+    pub(crate) timeout: Pin<Box<dyn Future<Output = Status> + Send + Sync>>,
 }
 
-/// The work that is left of a call.
+impl RemainingWork {
+    /// The timeout of the call in microseconds; 0 if it has none.
+    pub(crate) fn timeout_us(&self) -> u64 {
+        match self {
+            RemainingWork::Infer(begun) => begun.message.timeout_us(),
+            RemainingWork::Prepare(_) | RemainingWork::Describe(_) => 0,
+        }
+    }
+}
+
+/// The remaining work of a call.
 pub(crate) enum RemainingWork {
     Infer(Box<BegunInference>),
     Prepare(Box<Preparation>),
@@ -52,6 +67,8 @@ pub(crate) enum RemainingWork {
 pub(crate) struct BegunInference {
     pub(crate) message: Recycled<InferMessage>,
     pub(crate) leased_outputs: Vec<String>,
+    /// The client's span above it.
+    pub(crate) parent: Option<Box<TraceContext>>,
     pub(crate) cancel: Cancel,
 }
 
@@ -65,12 +82,14 @@ pub(crate) struct Preparation {
 }
 
 impl ModelWaits {
-    /// Waits until the load of a model has ended, and takes the first call that waits for it. May be cancelled at any time.
-    pub(crate) fn next(&mut self) -> impl Future<Output = (WaitingCall, Result<(), Status>)> {
+    /// Waits until the load of a model has ended, and takes the first call that waits
+    /// for it. A call whose timeout is over is taken earlier. May be cancelled at
+    /// any time.
+    pub(crate) fn next(&mut self) -> impl Future<Output = (WaitingCall, Loaded)> {
         poll_fn(|cx| self.poll_next(cx))
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<(WaitingCall, Result<(), Status>)> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<(WaitingCall, Loaded)> {
         for (at, wait) in self.waits.iter_mut().enumerate() {
             if let Load::UnderWay(load) = &mut wait.load
                 && let Poll::Ready(outcome) = load.as_mut().poll(cx)
@@ -84,6 +103,17 @@ impl ModelWaits {
                 self.took(at);
                 return Poll::Ready((call, outcome));
             }
+            let ended =
+                wait.calls.iter_mut().enumerate().find_map(|(position, call)| match call.timeout.as_mut().poll(cx) {
+                    Poll::Ready(error) => Some((position, error)),
+                    Poll::Pending => None,
+                });
+            if let Some((position, error)) = ended
+                && let Some(call) = wait.calls.remove(position)
+            {
+                self.took(at);
+                return Poll::Ready((call, Err(error)));
+            }
         }
         Poll::Pending
     }
@@ -93,7 +123,7 @@ impl ModelWaits {
         self.calls
     }
 
-    /// Whether calls wait for the model. Those that come then wait behind them.
+    /// Whether calls wait for the model. Later calls of the model then wait behind these.
     pub(crate) fn has(&self, model: &str) -> bool {
         self.waits.iter().any(|wait| wait.model == model)
     }
@@ -105,7 +135,8 @@ impl ModelWaits {
             return wait.calls.push_back(call);
         }
         let (api, of) = (call.api.clone(), model.to_owned());
-        let load = Load::UnderWay(Box::pin(async move { api.wait_for_model(&of).await }));
+        // Each call has a timeout of its own.
+        let load = Load::UnderWay(Box::pin(async move { api.wait_for_model(&of, 0).await.map(Arc::new) }));
         self.waits.push(ModelWait { model: model.to_owned(), load, calls: VecDeque::from([call]) });
     }
 
@@ -127,7 +158,7 @@ impl ModelWaits {
         Some(taken)
     }
 
-    /// Notes that a call of this wait was taken. Nobody waits for the model after the last one.
+    /// Notes that a call of this wait was taken. The wait for the model ends with its last call.
     fn took(&mut self, at: usize) {
         self.calls -= 1;
         if self.waits.get(at).is_some_and(|wait| wait.calls.is_empty()) {

@@ -1,4 +1,4 @@
-//! How is it noticed that the socket's file was removed?
+//! How does the server notice that the socket's file was removed?
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -14,9 +14,8 @@ use crate::limits::RECHECK_AFTER;
 const EVENT_BYTES: usize = 1024;
 
 /// Reports changes of a socket's file.
-///
-/// It uses the kernel's inotify, so nothing is polled. If a file is removed, or another file is renamed over it, it loses a link, which changes its
-/// attributes. Directories further up that are renamed, or mounted over, cause no event.
+/// It uses the kernel's inotify, so nothing is polled. A file that is removed, or that another file is renamed over, loses a link. That changes the file's
+/// attributes, which inotify reports. Renaming or mounting over a directory further up causes no event.
 pub(crate) struct Watch {
     /// `None` if no inotify instance is left. The file is checked periodically then.
     inotify: Option<AsyncFd<OwnedFd>>,
@@ -37,7 +36,7 @@ impl Watch {
         let read =
             inotify.async_io(Interest::READABLE, |inotify| Ok(rustix::io::read(inotify, &mut [0; EVENT_BYTES])?));
         if read.await.is_err() {
-            // Should not happen. The caller checks the file all the same.
+            // A read of inotify should not fail. If it does, the caller checks the file after this pause.
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
@@ -48,7 +47,7 @@ fn watch(path: &Path) -> std::io::Result<AsyncFd<OwnedFd>> {
     let itself = WatchFlags::MOVE_SELF | WatchFlags::DELETE_SELF | WatchFlags::DONT_FOLLOW;
     let file = add_watch(&inotify, path, itself | WatchFlags::ATTRIB);
     let directory = add_watch(&inotify, path.parent().unwrap_or(Path::new("/")), itself | WatchFlags::ONLYDIR);
-    // Either watch is of use: a missing file cannot be watched, and a directory may not be readable.
+    // One of the two watches is enough: a missing file cannot be watched, and the directory may not be readable.
     file.or(directory)?;
-    crate::socket::watch(inotify, Interest::READABLE)
+    nerite_listen::watch(inotify, Interest::READABLE)
 }

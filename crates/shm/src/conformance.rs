@@ -237,21 +237,22 @@ fn registrations_stop_at_the_limits<H: Host>() {
     let options = Options { regions_max: 2, mapped_bytes_max: 100, ..Options::default() };
     let mut host = H::new(options);
     let key = host.make(PAGE);
-    let text = |name: &str, held: &str| {
+    let text = |name: &str, held: &str, requested: u64| {
         format!(
             "failed to register shared memory region '{name}': unable to process address spaceCannot allocate memory ({held} \
-             are mapped, at most 2 of 100 bytes may be; unregister some)"
+             are mapped, at most 2 of 100 bytes may be, asked for {requested} bytes more; unregister some, or register less of \
+             the object)"
         )
     };
     host.registry().register_system("a", &key, 0, 60).unwrap();
     let refused = host.registry().register_system("b", &key, 0, 41).unwrap_err();
-    assert_eq!(refused.to_string(), text("b", "1 regions of 60 bytes"));
+    assert_eq!(refused.to_string(), text("b", "1 regions of 60 bytes", 41));
     host.registry().register_system("b", &key, 0, 40).unwrap();
     let user = host.registry().locate("b", 0, 1).unwrap();
     host.registry().unregister_system("b").unwrap();
     // An unregistered region that is in use still counts, because it is still mapped.
     let refused = host.registry().register_system("c", &key, 0, 1).unwrap_err();
-    assert_eq!(refused.to_string(), text("c", "2 regions of 100 bytes"));
+    assert_eq!(refused.to_string(), text("c", "2 regions of 100 bytes", 1));
     drop(user);
     host.registry().register_system("c", &key, 0, 1).unwrap();
 }
@@ -357,10 +358,13 @@ fn both_kinds_share_names_and_are_distinguished() {
     host.heap.make("/x", 64);
     let mapping = crate::source::Source::open(&host.heap, "gpu").unwrap().map(window).unwrap();
     let record = Record { name: "g".into(), byte_size: 64, origin: Origin::Cuda { device_id: 3 } };
-    let permit = registry.admit(64).unwrap();
+    let permit = registry.mapped_counts.admit(64).unwrap();
     registry.insert(Region::new(Arc::new(record), mapping, Box::new(()), permit)).unwrap();
     registry.register_system("s", "/x", 0, 64).unwrap();
 
+    for status in [registry.system_status(Some("g")).map(drop), registry.cuda_status(Some("s")).map(drop)] {
+        assert_eq!(status.unwrap_err().kind(), ErrorKind::Missing);
+    }
     let text = |refused: Result<(), ShmError>| refused.unwrap_err().to_string();
     assert_eq!(
         text(registry.register_system("g", "/x", 0, 64)),

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use nerite_cuda::{Device, Driver, IpcHandle, IpcMemory, OpenError};
-use nerite_memory::{Carrier, IpcSource, Keep, Place};
+use nerite_memory::{DeviceCopier, IpcSource, MemoryOwner, Place};
 
 use crate::error::ShmError;
 use crate::loss::ObjectNow;
@@ -75,7 +75,7 @@ impl CudaMapping {
 }
 
 // SAFETY: the driver opened at least `len` bytes from `at` on (`open` compared) on the device that `place` names, readable and writable through the
-// carrier, and closes them only when `memory` is dropped. Device memory has no uninitialised state.
+// copier, and closes them only when `memory` is dropped. Device memory has no uninitialised state.
 unsafe impl Mapping for CudaMapping {
     fn base(&self) -> NonNull<u8> {
         self.memory.at()
@@ -89,7 +89,7 @@ unsafe impl Mapping for CudaMapping {
         Place::Device(self.memory.device().ordinal())
     }
 
-    /// By its handle. There is nothing to map.
+    /// Other processes can open the memory by its IPC handle.
     fn is_shareable(&self) -> bool {
         true
     }
@@ -98,8 +98,8 @@ unsafe impl Mapping for CudaMapping {
         Some(IpcSource { handle: *self.handle.as_bytes(), base: self.memory.at() })
     }
 
-    fn carrier(&self) -> Option<&dyn Carrier> {
-        self.memory.carrier()
+    fn copier(&self) -> Option<&dyn DeviceCopier> {
+        self.memory.copier()
     }
 
     /// Always `None`: the host does not access this memory. If the driver refuses a copy, that copy fails.

@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Whether the server is a library in another program, to which the descriptors of this process belong.
 static ARE_OF_A_PROGRAM: AtomicBool = AtomicBool::new(false);
 
-/// After this call the descriptors of this process are not changed: the server is a library, and the program may start children that inherit some.
+/// After this call this process's descriptors are not marked any more. The server is a library then, and its program may start children that should
+/// inherit some descriptors.
 pub fn leave_descriptors() {
     ARE_OF_A_PROGRAM.store(true, Ordering::Relaxed);
 }
 
-/// Makes sure that the process of `command` inherits no descriptor except the standard streams. The server's own are marked as close-on-exec already,
-/// but it may have inherited others, and libraries may have opened some. The marks are made here, or in the child after [`leave_descriptors`]. To be
-/// called once for each command.
+/// Makes sure that the process of `command` inherits no descriptor except the standard streams. The server's own descriptors are marked as close-on-exec
+/// already, but the server may have inherited others, and libraries may have opened some. This function marks them in this process, or in the child after
+/// [`leave_descriptors`]. Call it once for each command.
 pub fn close_all_on_exec(command: &mut Command) {
     if !ARE_OF_A_PROGRAM.load(Ordering::Relaxed) {
         return mark_all();

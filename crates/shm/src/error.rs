@@ -12,13 +12,13 @@ use crate::record::{Kind, Origin, Record};
 /// The kind of an error. `api` maps each kind to the codes of its protocols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// The operator disabled this.
+    /// The operator disabled the call.
     Disabled,
     /// An argument is invalid.
     Invalid,
     /// The name is in use.
     Taken,
-    /// There is no such region.
+    /// There is no such region, or the region is of the other kind.
     Missing,
     /// The object could not be opened, or is not a shared memory object.
     Internal,
@@ -209,7 +209,9 @@ impl ShmError {
         match self {
             ShmError::Disabled => ErrorKind::Disabled,
             ShmError::NameTaken { .. } => ErrorKind::Taken,
-            ShmError::StatusUnknown { .. } | ShmError::RegionUnknown { .. } => ErrorKind::Missing,
+            ShmError::StatusUnknown { .. } | ShmError::OtherKind { .. } | ShmError::RegionUnknown { .. } => {
+                ErrorKind::Missing
+            }
             ShmError::Open { .. } | ShmError::Object { .. } => ErrorKind::Internal,
             ShmError::NameMissing(_)
             | ShmError::NameLong { .. }
@@ -222,7 +224,6 @@ impl ShmError {
             | ShmError::HandleLength { .. }
             | ShmError::CudaOpen { .. }
             | ShmError::CudaBounds { .. }
-            | ShmError::OtherKind { .. }
             | ShmError::Lost(_)
             | ShmError::OffsetBeyond { .. }
             | ShmError::Overflow { .. }

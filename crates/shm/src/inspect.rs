@@ -25,7 +25,7 @@ pub struct RegionState {
 }
 
 impl Registry {
-    /// Up to `count` regions whose names follow `after`, by name. For each of them its object is checked.
+    /// Up to `count` regions whose names follow `after`, by name. This looks up the present state of each region's object.
     pub fn inspect(&self, after: Option<&str>, count: usize) -> Vec<RegionState> {
         let found = self.names.page(after, count);
         found.iter().map(|(region, registered)| RegionState::of(region, *registered)).collect()

@@ -39,7 +39,6 @@
 //! ```
 
 mod adopted;
-mod census;
 mod class;
 mod error;
 mod free_list;
@@ -47,6 +46,7 @@ mod limits;
 mod memfd;
 mod name;
 mod pools;
+mod size_counts;
 #[cfg(test)]
 mod tests;
 
@@ -57,14 +57,14 @@ use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Weak};
 
 use nerite_cuda::PageLock;
-use nerite_memory::{Access, Buffer, Extent, ExtentError, Keep, Place, Share, ShareMark, Slot, Vacant};
+use nerite_memory::{Access, Buffer, Extent, ExtentError, MemoryOwner, Place, Share, ShareMark, Slot, Vacant};
 
 use crate::deferred::{Deferred, OwnerId, Unmap};
 use crate::error::ShmError;
 use crate::guard::Watch;
+use crate::mapped_counts::QuotaPermit;
 use crate::posix::PosixMapping;
 use crate::sync::AtomicBool;
-use crate::tally::QuotaPermit;
 
 pub use adopted::{AdoptError, AdoptedLease};
 pub use error::{LeaseError, LeaseErrorKind};
@@ -72,8 +72,8 @@ pub use limits::{LEASE_BYTES_MIN, LEASES_MAX, LEASES_PER_SESSION_MAX};
 pub use name::{LeaseName, random_bits};
 pub use pools::{Account, BorrowedLease, ClassCounts, LeaseCounts, LeaseLimits, LeaseState, Pools};
 
-use census::Counted;
 use pools::Index;
+use size_counts::Counted;
 
 /// Memory of the server that a client has borrowed, or has returned and may borrow again.
 pub struct Lease {
@@ -89,7 +89,7 @@ pub struct Lease {
     index: Weak<Index>,
 }
 
-/// What a lease has until it is unmapped.
+/// The parts of a lease that exist until it is unmapped.
 struct LeaseMemory {
     /// Before the mapping, because fields drop in order: locked memory must still be mapped.
     lock: Option<PageLock>,
@@ -99,7 +99,7 @@ struct LeaseMemory {
     /// The file. The client maps it, and so does a model's process that reads or writes tensors there. The kernel frees the pages when the file is closed
     /// and unmapped everywhere.
     file: OwnedFd,
-    /// Whether the pages are freed, even if the client has kept its mapping.
+    /// Whether dropping this value frees the pages even if the client has kept its mapping.
     frees_pages: bool,
     /// The permits and the count are last, because fields drop in order: the counts are decreased after the memory was unmapped.
     own_permit: QuotaPermit,
@@ -171,7 +171,7 @@ impl Lease {
         slot_of(&self.memory.mapping, extent, self.place(), Arc::clone(self) as _)
     }
 
-    /// Where its bytes are.
+    /// What kind of memory the bytes lie in.
     pub fn place(&self) -> Place {
         if self.memory.lock.is_some() { Place::Pinned } else { Place::Host }
     }
@@ -181,12 +181,12 @@ impl Lease {
         std::ptr::eq(buffer.as_ptr(), self.memory.mapping.base().as_ptr())
     }
 
-    /// The descriptor with which the client maps it, if it was not sent yet.
+    /// The descriptor with which the client maps the lease, if it was not sent yet.
     fn take_file(&self) -> io::Result<Option<OwnedFd>> {
         if self.seen.swap(true, Ordering::AcqRel) {
             return Ok(None);
         }
-        // There is no descriptor to send, so it was not sent.
+        // If the descriptor cannot be duplicated, nothing is sent, so the mark is taken back.
         self.memory.file.try_clone().map(Some).inspect_err(|_| self.seen.store(false, Ordering::Release))
     }
 
@@ -195,7 +195,7 @@ impl Lease {
         !self.seen.load(Ordering::Acquire)
     }
 
-    /// Whether only the account has it, and none of its memory was lost.
+    /// Whether only the account holds the lease, and none of its memory was lost.
     fn is_idle(self: &Arc<Lease>) -> bool {
         if !self.is_unused() || self.memory.watch.lost_at().is_some() {
             return false;
@@ -205,7 +205,7 @@ impl Lease {
         true
     }
 
-    /// Whether only the account has it, so that its memory is unmapped when the account drops it.
+    /// Whether only the account holds the lease, so that its memory is unmapped when the account drops it.
     fn is_unused(self: &Arc<Lease>) -> bool {
         Arc::strong_count(self) == 1
     }
@@ -220,7 +220,7 @@ impl Lease {
     }
 }
 
-impl Keep for Lease {
+impl MemoryOwner for Lease {
     fn fault(&self) -> Option<String> {
         let (name, at) = (self.name, self.memory.watch.lost_at()?);
         Some(format!(
@@ -281,7 +281,7 @@ impl std::fmt::Debug for Lease {
 }
 
 /// Bytes of a mapping that `keep` holds, for reading.
-fn buffer_of(mapping: &PosixMapping, extent: Extent, place: Place, keep: Arc<dyn Keep>) -> Buffer {
+fn buffer_of(mapping: &PosixMapping, extent: Extent, place: Place, keep: Arc<dyn MemoryOwner>) -> Buffer {
     assert!(extent.end() <= mapping.len(), "extent up to {} of {}", extent.end(), mapping.len());
     // SAFETY: the extent ends within the mapping, by the assertion.
     let ptr = unsafe { mapping.base().add(extent.offset()) };
@@ -291,7 +291,7 @@ fn buffer_of(mapping: &PosixMapping, extent: Extent, place: Place, keep: Arc<dyn
 }
 
 /// Bytes of a mapping that `keep` holds, for writing.
-fn slot_of(mapping: &PosixMapping, extent: Extent, place: Place, keep: Arc<dyn Keep>) -> Slot<Vacant> {
+fn slot_of(mapping: &PosixMapping, extent: Extent, place: Place, keep: Arc<dyn MemoryOwner>) -> Slot<Vacant> {
     assert!(extent.end() <= mapping.len(), "extent up to {} of {}", extent.end(), mapping.len());
     // SAFETY: the extent ends within the mapping, by the assertion.
     let ptr = unsafe { mapping.base().add(extent.offset()) };

@@ -4,10 +4,9 @@
 //!   registered (behind a mutex, only writers take it):  name ─► Arc<Region>        removed by unregister
 //!   shards (snapshots, swapped whole):                  name ─► Weak<Region>       removed when found dead
 //! ```
-//!
 //! A region is registered while it is in both tables. If it is only in the shards and its Weak is alive, it is unregistered but in use: requests hold
-//! it, and others may still find it. If its Weak is dead, it is unmapped or waits to be, and the next change of its shard removes the entry. So a shard never
-//! has more entries than it had live regions at its last change.
+//! it, and new requests may still find it. If its Weak is dead, the region is unmapped or waits to be unmapped, and the next change of its shard removes the
+//! entry. So a shard never has more entries than it had live regions at its last change.
 //!
 //! Status reads `strong_count` and never upgrades, so that it does not keep a region mapped.
 
@@ -47,7 +46,7 @@ pub(crate) struct Names {
 
 /// A region that was not inserted because its name is taken.
 pub(crate) struct Taken {
-    /// Returned so that it is unmapped outside the lock.
+    /// The region is returned so that the caller unmaps it outside the lock.
     pub(crate) region: Arc<Region>,
     /// The region that has the name.
     pub(crate) holder: Arc<Record>,
@@ -100,7 +99,7 @@ impl Names {
         regions.take(count).collect()
     }
 
-    /// The regions that are not registered any more, and that requests still use. Not those that only wait to be unmapped.
+    /// The number of unregistered regions that requests still use. Regions that only wait to be unmapped do not count.
     pub(crate) fn still_used(&self) -> usize {
         let registered = self.lock();
         let shards: Vec<_> = self.shards.iter().map(Snapshot::load_full).collect();
@@ -116,12 +115,12 @@ impl Names {
         Some((region, is_registered))
     }
 
-    /// The record of the region registered under that name. `None` if it is only still in use, or lost.
+    /// The record of the region registered under that name. `None` if the region was unregistered and is only still in use, or if it is lost.
     pub(crate) fn holder(&self, name: &str) -> Option<Arc<Record>> {
         self.lock().get(name).filter(|region| !region.is_lost()).map(|region| Arc::clone(region.record()))
     }
 
-    /// Registers the region under its name. It replaces a region that is only still in use or lost.
+    /// Registers the region under its name. It replaces a region of that name that is lost, or unregistered and only still in use.
     pub(crate) fn insert(&self, region: Region) -> Result<(), Taken> {
         let region = Arc::new(region);
         let name = Arc::clone(&region.record().name);
@@ -135,7 +134,7 @@ impl Names {
         let replaced = registered.insert(Arc::clone(&name), region);
         rewrite(&registered, self.shard(&name), Some((name, named)));
         drop(registered);
-        // Outside the lock: this may unmap.
+        // The region is dropped outside the lock, because this may unmap it.
         drop(replaced);
         Ok(())
     }
@@ -153,7 +152,7 @@ impl Names {
                 _ => return,
             }
         };
-        // Outside the lock: this may unmap.
+        // The region is dropped outside the lock, because this may unmap it.
         drop(removed);
         rewrite(&self.lock(), self.shard(name), None);
     }
@@ -174,7 +173,7 @@ impl Names {
         self.lock().len()
     }
 
-    /// Entries of the fullest shard, including dead ones. This bounds what a change copies and a lookup searches.
+    /// Entries of the fullest shard, including dead ones. A change copies at most as many entries, and a lookup searches at most as many.
     #[cfg(test)]
     pub(crate) fn fullest(&self) -> usize {
         self.shards.iter().map(|shard| shard.load().len()).max().unwrap_or(0)

@@ -43,12 +43,12 @@ pub enum OwnError {
     },
 }
 
-/// A POSIX object of this process, mapped as a whole. Dropping this value unlinks the key if it created the object. Buffers and Slots over it, and a
-/// server that registered it, keep their mappings.
+/// A POSIX object of this process, mapped as a whole. Dropping this value unlinks the key if this value created the object. Buffers and Slots over the
+/// object, and a server that registered it, keep their mappings.
 #[derive(Debug)]
 pub struct OwnedRegion {
     key: String,
-    /// Whether Drop removes the key. False after [`OwnedRegion::unlink`], because another process may use the key by then.
+    /// Whether Drop removes the key. False after [`OwnedRegion::unlink`], because another process may have created an object of this key since.
     linked: bool,
     mapping: Arc<PosixMapping>,
 }
@@ -75,7 +75,7 @@ impl OwnedRegion {
         }
     }
 
-    /// Opens a whole object that another process created. Dropping the result does not unlink it.
+    /// Opens a whole object that another process created. Dropping the result does not unlink the key.
     pub fn open(key: &str) -> Result<OwnedRegion, OwnError> {
         let file = open(key, 0).map_err(|error| open_error(key, open_cause(key, &error)))?;
         let object = PosixObject::new(key, file).map_err(|cause| open_error(key, cause))?;
@@ -84,7 +84,7 @@ impl OwnedRegion {
         Ok(OwnedRegion { key: key.to_string(), linked: false, mapping: Arc::new(mapping) })
     }
 
-    /// The key with which a server registers it.
+    /// The key with which a server registers the object.
     pub fn key(&self) -> &str {
         &self.key
     }

@@ -10,10 +10,10 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::ptr::NonNull;
 
-use nerite_memory::{Keep, unmap_in_pieces};
+use nerite_memory::{MemoryOwner, unmap_in_pieces};
 
 use crate::error::reason;
-use crate::limits::KEY_BYTES_MAX;
+use crate::limits::{FREED_HERE_BYTES_MAX, KEY_BYTES_MAX};
 use crate::objects::{DIRECTORY, Objects};
 use crate::rights::Access;
 use crate::source::{Mapping, Object, ObjectError, Source};
@@ -25,8 +25,16 @@ pub(crate) struct Posix;
 
 impl Source for Posix {
     fn open(&self, key: &str) -> Result<Box<dyn Object>, ObjectError> {
-        let file = open(key, 0).map_err(|error| ObjectError::Open { cause: open_cause(key, &error) })?;
+        let file = open(key, 0).map_err(|error| open_failed(key, &error))?;
         Ok(Box::new(PosixObject::new(key, file).map_err(|cause| ObjectError::Invalid { cause })?))
+    }
+
+    fn access_of(&self, key: &str) -> Option<Access> {
+        let name = key.trim_start_matches('/');
+        if name.is_empty() || name.contains(['/', '\0']) || name.len() > KEY_BYTES_MAX {
+            return None;
+        }
+        std::fs::symlink_metadata(format!("{DIRECTORY}/{name}")).ok().map(|found| access_of(&found))
     }
 
     fn page_bytes(&self) -> usize {
@@ -59,9 +67,8 @@ impl PosixObject {
         if i64::try_from(byte_size).is_err() {
             return Err(format!("its size, {}, is negative", byte_size as i64));
         }
-        // Blocks have 512 bytes, whatever block size the file system has.
-        let present = found.blocks().saturating_mul(512) >= byte_size;
-        let access = Access { uid: found.uid(), gid: found.gid(), mode: found.mode() };
+        let present = page_bytes_of(&found) >= byte_size;
+        let access = access_of(&found);
         Ok(PosixObject { key: key.into(), file, byte_size, present, identity: Identity::of(&found), access })
     }
 
@@ -83,12 +90,16 @@ impl Object for PosixObject {
         self.present
     }
 
+    fn frees_little(&self) -> bool {
+        self.file.metadata().is_ok_and(|found| has_few_pages(&found))
+    }
+
     fn map(&self, window: Window) -> io::Result<Box<dyn Mapping>> {
         Ok(Box::new(WatchedMapping::new(self, window)?))
     }
 }
 
-/// A shared, writable mapping, which needs no open descriptor. A client uses it directly, because it trusts its own object. A server watches it.
+/// A shared mapping, which needs no open descriptor. A client uses it directly, because it trusts its own object. A server watches it.
 pub(crate) struct PosixMapping {
     base: NonNull<u8>,
     len: usize,
@@ -98,12 +109,21 @@ pub(crate) struct PosixMapping {
 unsafe impl Send for PosixMapping {}
 // SAFETY: as above. A shared PosixMapping only returns its address.
 unsafe impl Sync for PosixMapping {}
-impl Keep for PosixMapping {}
+impl MemoryOwner for PosixMapping {}
 
 impl PosixMapping {
-    /// Maps `window` of the object open as `file`.
+    /// Maps `window` of the object open as `file`, to read and write.
     pub(crate) fn new(file: &File, window: Window) -> io::Result<PosixMapping> {
-        let (prot, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
+        PosixMapping::with(file, window, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    /// As [`PosixMapping::new`], for reading only.
+    pub(crate) fn to_read(file: &File, window: Window) -> io::Result<PosixMapping> {
+        PosixMapping::with(file, window, libc::PROT_READ)
+    }
+
+    fn with(file: &File, window: Window, prot: libc::c_int) -> io::Result<PosixMapping> {
+        let fd = file.as_raw_fd();
         let offset =
             libc::off_t::try_from(window.offset()).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
         // SAFETY: a fresh mapping at an address of the kernel's choice (null, no MAP_FIXED) replaces no memory of ours.
@@ -125,8 +145,8 @@ impl PosixMapping {
 }
 
 impl Drop for PosixMapping {
-    /// Unmaps it piece by piece. The kernel locks the whole address space for each call, so other threads that map or unmap memory wait until it returns:
-    /// 120 ms for 3 GiB that were used.
+    /// Unmaps the memory piece by piece. The kernel locks the whole address space during each call, so other threads that map or unmap memory wait until the
+    /// call returns. One call for 3 GiB that were used takes 120 ms.
     fn drop(&mut self) {
         // SAFETY: `new` made exactly this mapping, and nothing else unmaps it. All users of its address hold this value, so this is the last owner.
         unsafe { unmap_in_pieces(self.base, self.len) };
@@ -160,6 +180,20 @@ pub(crate) fn page_bytes() -> usize {
     // SAFETY: sysconf reads a constant of the system.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(bytes).expect("POSIX demands a positive page size")
+}
+
+/// Why `shm_open` failed, for the client that named the key.
+fn open_failed(key: &str, error: &io::Error) -> ObjectError {
+    let cause = open_cause(key, error);
+    let denied = matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM));
+    match std::fs::symlink_metadata(format!("{DIRECTORY}/{}", key.trim_start_matches('/'))) {
+        Ok(found) if denied => ObjectError::Denied { access: access_of(&found), cause },
+        _ => ObjectError::Open { cause },
+    }
+}
+
+fn access_of(found: &std::fs::Metadata) -> Access {
+    Access { uid: found.uid(), gid: found.gid(), mode: found.mode() }
 }
 
 /// Why `shm_open` failed, and the cure.
@@ -196,6 +230,17 @@ pub(crate) fn open_cause(key: &str, error: &io::Error) -> String {
         }
         _ => reason(error),
     }
+}
+
+/// The bytes of the pages that an object has.
+fn page_bytes_of(found: &std::fs::Metadata) -> u64 {
+    // Blocks have 512 bytes, whatever block size the file system has.
+    found.blocks().saturating_mul(512)
+}
+
+/// Whether the kernel frees an object quickly. The owner can fill the object after this check, but not much faster than the kernel frees it.
+fn has_few_pages(found: &std::fs::Metadata) -> bool {
+    page_bytes_of(found) <= FREED_HERE_BYTES_MAX
 }
 
 fn file_kind(found: std::fs::FileType) -> &'static str {

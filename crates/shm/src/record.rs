@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-/// How a region came to be registered.
+/// The kind of a region's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A POSIX shared memory object.

@@ -7,29 +7,31 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use nerite_cuda::PageLock;
+use nerite_guard::MovedPages;
 use nerite_memory::{
-    Access, Buffer, Carrier, DeviceShare, Extent, ExtentError, IpcSource, Keep, Place, Share, ShareMark, Slot, Vacant,
+    Access, Buffer, DeviceCopier, DeviceShare, Extent, ExtentError, IpcSource, MemoryOwner, Place, ProcessPermit,
+    Share, ShareMark, Slot, Vacant,
 };
 
 use crate::deferred::{Deferred, OwnerId, Unmap};
 use crate::error::ShmError;
 use crate::gpu::Gpu;
 use crate::loss::Loss;
+use crate::mapped_counts::{MappedCounts, QuotaPermit};
 use crate::record::Record;
 use crate::source::Mapping;
-use crate::tally::QuotaPermit;
 
 /// Something that is dropped with a region, such as the charge for its name.
 pub type Attached = Box<dyn Any + Send + Sync>;
 
-/// A mapping of another process's memory. It is unmapped after the last Arc is dropped: that of the registration, a Buffer or a Slot.
+/// A mapping of another process's memory. The registration and each Buffer and Slot hold an Arc of it. The memory is unmapped after the last one is dropped.
 pub struct Region {
     record: Arc<Record>,
     memory: Deferred<RegionMemory>,
     mark: ShareMark,
 }
 
-/// What a region has until it is unmapped.
+/// The parts of a region that exist until it is unmapped.
 struct RegionMemory {
     /// Before the mapping, because fields drop in order: locked memory must still be mapped.
     lock: Option<PageLock>,
@@ -48,13 +50,48 @@ impl Unmap for RegionMemory {
         self.permit.owner()
     }
 
+    fn is_of_client(&self) -> bool {
+        self.mapping.is_of_client()
+    }
+
+    fn frees_little(&self) -> bool {
+        self.mapping.frees_little()
+    }
+
     fn needs_driver(&self) -> bool {
         self.lock.is_some() || self.mapping.place() != Place::Host
     }
 }
 
+/// The former pages of a lost region, which may be the last mapping of its object. The guard has few places for such pages, so they are not kept as long as
+/// the region.
+struct LostPages {
+    _moved: MovedPages,
+    byte_size: usize,
+    frees_little: bool,
+    account: Arc<MappedCounts>,
+}
+
+impl Unmap for LostPages {
+    fn byte_size(&self) -> usize {
+        self.byte_size
+    }
+
+    fn owner(&self) -> OwnerId {
+        self.account.owner()
+    }
+
+    fn is_of_client(&self) -> bool {
+        true
+    }
+
+    fn frees_little(&self) -> bool {
+        self.frees_little
+    }
+}
+
 impl Region {
-    /// `attached` is dropped when the region was unmapped.
+    /// `attached` is dropped after the region was unmapped.
     pub(crate) fn new(
         record: Arc<Record>,
         mapping: Box<dyn Mapping>,
@@ -84,12 +121,12 @@ impl Region {
         self.mapping().len()
     }
 
-    /// Where its bytes are.
+    /// What kind of memory the bytes lie in.
     pub fn place(&self) -> Place {
         if self.memory.lock.is_some() { Place::Pinned } else { self.mapping().place() }
     }
 
-    /// Whether an access found no memory. It remains lost until a new registration.
+    /// Whether an access found missing memory. The region remains lost until a new registration replaces it.
     pub fn is_lost(&self) -> bool {
         self.mapping().lost_at().is_some()
     }
@@ -102,6 +139,11 @@ impl Region {
         let at = self.mapping().lost_at()?;
         // Pages that requests wrote in place of the lost memory would otherwise be kept until the client unregisters the region.
         self.mapping().give_back();
+        if let Some(moved) = self.mapping().take_moved() {
+            let (byte_size, frees_little) = (self.mapping().len(), self.mapping().frees_little());
+            let account = self.memory.permit.account();
+            drop(Deferred::new(LostPages { _moved: moved, byte_size, frees_little, account }));
+        }
         Some(Loss::new(&self.record, at, self.mapping().object_bytes(), self.mapping().object_now()))
     }
 
@@ -126,7 +168,7 @@ impl Region {
     }
 }
 
-impl Keep for Region {
+impl MemoryOwner for Region {
     fn fault(&self) -> Option<String> {
         self.loss().map(|loss| loss.to_string())
     }
@@ -139,8 +181,8 @@ impl Keep for Region {
         self.mapping().is_shareable().then_some(self)
     }
 
-    fn carrier(&self) -> Option<&dyn Carrier> {
-        self.mapping().carrier()
+    fn copier(&self) -> Option<&dyn DeviceCopier> {
+        self.mapping().copier()
     }
 }
 
@@ -174,6 +216,14 @@ impl Share for Region {
 
     fn lose(&self, at: usize) {
         self.mapping().lose(at);
+    }
+
+    /// Each model's process has its own page tables for the region. So the bytes that it maps count against the owner like those of another region.
+    fn admit_process(&self) -> Option<ProcessPermit> {
+        if self.mapping().place() != Place::Host {
+            return Some(Box::new(()));
+        }
+        Some(Box::new(self.memory.permit.once_more().ok()?))
     }
 }
 

@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
 use crate::error::ShmError;
-use crate::limits::{MAPPED_BYTES_PER_OWNER_MAX, OWNERS_MAX, REGIONS_PER_OWNER_MAX};
+use crate::limits::{OWNERS_MAX, REGIONS_PER_OWNER_MAX, mapped_bytes_max, mapped_bytes_per_owner_max};
+use crate::mapped_counts::{Counts, Total};
 use crate::registry::{Options, Registry};
+use crate::rights::UserGroups;
 use crate::sync::{Mutex, Snapshot};
-use crate::tally::{Counts, Total};
 use crate::{Gpu, Kind};
 
 type Owned<O> = BTreeMap<O, Arc<Registry>>;
@@ -19,8 +20,9 @@ type Owned<O> = BTreeMap<O, Arc<Registry>>;
 pub struct Registries<O> {
     options: Options,
     gpu: Option<Gpu>,
+    groups: Arc<UserGroups>,
     total: Total,
-    operator: Registry,
+    operator: Arc<Registry>,
     /// The registry for owners without regions.
     none: Arc<Registry>,
     /// Read without a lock, replaced as a whole.
@@ -32,13 +34,25 @@ pub struct Registries<O> {
 impl<O: Ord + Clone> Registries<O> {
     /// Empty registries. `allow_client_shm` is the operator's setting. With a GPU, CUDA regions are accepted too.
     pub fn new(allow_client_shm: bool, gpu: Option<Gpu>) -> Registries<O> {
-        let (regions_max, mapped_bytes_max) = (REGIONS_PER_OWNER_MAX, MAPPED_BYTES_PER_OWNER_MAX);
-        let options = Options { allow_client_shm, regions_max, mapped_bytes_max };
-        let total = Total::default();
-        let operator = Registry::new(options).counted_in(&total).with_gpu(gpu.clone());
-        let none = Arc::new(Registry::new(options));
+        let memory = nerite_memory::allowed_bytes();
+        Registries::with_groups(allow_client_shm, gpu, UserGroups::of_system(), memory)
+    }
+
+    /// As [`Registries::new`], with another user directory than the system's: `look_up` gives the groups of a user.
+    pub fn with_user_directory(allow_client_shm: bool, look_up: fn(u32) -> Vec<u32>) -> Registries<O> {
+        let memory = nerite_memory::allowed_bytes();
+        Registries::with_groups(allow_client_shm, None, UserGroups::looked_up_by(look_up), memory)
+    }
+
+    /// For a process that may have `memory` bytes.
+    fn with_groups(allow_client_shm: bool, gpu: Option<Gpu>, groups: Arc<UserGroups>, memory: u64) -> Registries<O> {
+        let own_bytes_max = mapped_bytes_per_owner_max(mapped_bytes_max(memory));
+        let options = Options { allow_client_shm, regions_max: REGIONS_PER_OWNER_MAX, mapped_bytes_max: own_bytes_max };
+        let total = Total::new(memory);
+        let operator = Registry::new(options).counted_in(&total).with_gpu(gpu.clone()).with_groups(Arc::clone(&groups));
+        let (operator, none) = (Arc::new(operator), Arc::new(Registry::new(options)));
         let (owned, writers) = (Snapshot::new(Owned::new()), Mutex::default());
-        Registries { options, gpu, total, operator, none, owned, writers }
+        Registries { options, gpu, groups, total, operator, none, owned, writers }
     }
 
     /// The operator's regions.
@@ -49,6 +63,18 @@ impl<O: Ord + Clone> Registries<O> {
     /// The GPU that CUDA regions are on.
     pub fn gpu(&self) -> Option<&Gpu> {
         self.gpu.as_ref()
+    }
+
+    /// A registry of its own for a session, with at most `regions_max` regions. The bytes of its regions count as bytes of `owner`, or as the operator's if
+    /// `owner` is `None`.
+    pub fn of_session(&self, owner: Option<&O>, regions_max: usize) -> Result<Registry, ShmError> {
+        let owner = owner.map_or_else(|| Ok(Arc::clone(&self.operator)), |owner| self.open(owner))?;
+        Ok(self.new_registry(Options { regions_max, ..self.options }).within(owner))
+    }
+
+    /// A registry without regions.
+    pub fn none(&self) -> &Registry {
+        &self.none
     }
 
     /// The regions of `owner`, for a lookup. Empty if it never registered any. Takes no lock.
@@ -68,16 +94,21 @@ impl<O: Ord + Clone> Registries<O> {
             return Ok(Arc::clone(found));
         }
         if owned.len() >= OWNERS_MAX {
-            // One reference is in this copy and one in the table. A third means that a call may be about to register a region.
+            // This copy and the table each hold one reference to a registry. A third reference means that a call may be about to register a region in it.
             owned.retain(|_, registry| Arc::strong_count(registry) > 2 || !registry.is_unused());
         }
         if owned.len() >= OWNERS_MAX {
             return Err(ShmError::OwnersMany { owners: owned.len() });
         }
-        let registry = Arc::new(Registry::new(self.options).counted_in(&self.total).with_gpu(self.gpu.clone()));
+        let registry = Arc::new(self.new_registry(self.options).counted_in(&self.total));
         owned.insert(owner.clone(), Arc::clone(&registry));
         self.owned.store(Arc::new(owned));
         Ok(registry)
+    }
+
+    /// A registry on its own, with the GPU and the user directory of these.
+    fn new_registry(&self, options: Options) -> Registry {
+        Registry::new(options).with_gpu(self.gpu.clone()).with_groups(Arc::clone(&self.groups))
     }
 
     /// All owners besides the operator that ever registered a region, with their regions.
@@ -103,7 +134,7 @@ impl<O: Ord + Clone> Registries<O> {
     /// Ends the registrations of all owners.
     pub fn unregister_all(&self) -> Result<(), ShmError> {
         let owned = self.owned();
-        for registry in owned.values().map(|registry| &**registry).chain([&self.operator]) {
+        for registry in owned.values().chain([&self.operator]) {
             registry.unregister_all(Kind::System)?;
             registry.unregister_all(Kind::Cuda)?;
         }
@@ -138,6 +169,29 @@ mod tests {
     }
 
     #[test]
+    fn what_a_session_maps_counts_as_bytes_of_its_owner() {
+        // An owner may map 20 times the memory, so a page of 16 KiB of memory is 80 pages of an owner's.
+        let groups = UserGroups::of_system();
+        let registries: Registries<u32> = Registries::with_groups(true, None, groups, 4 * 4096);
+        let mine = OwnedRegion::create(&format!("/nerite-owners-{}-session", std::process::id()), 80 * 4096).unwrap();
+        let sessions = [Some(&1), Some(&1), None].map(|owner| registries.of_session(owner, 2).unwrap());
+        sessions[0].register_system("a", mine.key(), 0, 79 * 4096).unwrap();
+        assert!(registries.of(&1).system_status(Some("a")).is_err(), "only the session has it");
+        assert_eq!((registries.counts().mapped, registries.counts().mapped_bytes), (0, 79 * 4096));
+        for own in [&sessions[1], &*registries.open(&1).unwrap()] {
+            let refused = own.register_system("b", mine.key(), 0, 2 * 4096).unwrap_err().to_string();
+            let text = "regions of 316 KiB are mapped, at most 12288 of 320 KiB may be, asked for 8 KiB more";
+            assert!(refused.contains(text), "{refused}");
+        }
+        sessions[1].register_system("b", mine.key(), 0, 4096).unwrap();
+        sessions[2].register_system("b", mine.key(), 0, 4096).unwrap();
+        for session in &sessions {
+            session.unregister_all_system().unwrap();
+        }
+        assert_eq!(registries.counts().mapped_bytes, 0);
+    }
+
+    #[test]
     fn owners_without_regions_are_dropped_for_others_and_those_with_regions_are_not() {
         let registries: Registries<usize> = Registries::new(true, None);
         let mine = object("kept");
@@ -151,5 +205,17 @@ mod tests {
         }
         let refused = registries.open(&(2 * OWNERS_MAX)).err().unwrap().to_string();
         assert!(refused.contains("1024"), "{refused}");
+    }
+
+    #[test]
+    fn an_owner_whose_object_is_open_keeps_its_counts() {
+        let registries: Registries<usize> = Registries::new(true, None);
+        let permit = registries.open(&0).unwrap().mapped_counts.open().unwrap();
+        for owner in 1..OWNERS_MAX + 10 {
+            registries.open(&owner).unwrap();
+        }
+        assert_eq!(registries.of(&0).mapped_counts.objects_open(), 1);
+        drop(permit);
+        assert!(registries.of(&0).is_unused());
     }
 }

@@ -1,7 +1,6 @@
 //! Which locks, counters and snapshots do the tables of regions and leases use?
-//!
-//! Those of the standard library. `tests/interleavings` builds this crate with those of `shuttle`, which switch to another thread wherever a thread
-//! could be interrupted, in thousands of different orders. Code in a signal handler ([`crate::guard`]) is not included.
+//! The types of the standard library. `tests/interleavings` builds this crate with the types of `shuttle` instead, which switch to another thread wherever a
+//! thread could be interrupted, in thousands of different orders. Code in a signal handler ([`crate::guard`]) is not included.
 
 use std::sync::Arc;
 

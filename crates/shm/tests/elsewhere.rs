@@ -93,6 +93,10 @@ fn the_child() {
             let at = located.as_ptr();
             drop(located);
             registry.unregister_system("a").unwrap();
+            // The object has no name any more, so another thread unmaps it.
+            while registry.counts().mapped > 0 {
+                std::thread::yield_now();
+            }
             fault_at(at);
         }
         Some("sent") => {

@@ -223,3 +223,29 @@ fn bytes_written_into_a_lost_region_are_freed() {
     assert_eq!(unsafe { libc::mincore(at.cast(), BYTES, resident.as_mut_ptr()) }, 0);
     assert_eq!(resident.iter().filter(|&&page| page & 1 == 1).count(), 0);
 }
+
+/// Bytes of pages that this process has mapped, in the mapping that contains the buffer.
+fn resident(buffer: &Buffer) -> usize {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let contains = |line: &str| {
+        let ends = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+        let ends = ends.map(|(start, end)| [start, end].map(|text| usize::from_str_radix(text, 16)));
+        matches!(ends, Some([Ok(start), Ok(end)]) if (start..end).contains(&buffer.as_ptr().addr()))
+    };
+    let mut of_mapping = smaps.lines().skip_while(|line| !contains(line));
+    let resident = of_mapping.find_map(|line| line.strip_prefix("Rss:")).unwrap();
+    resident.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+}
+
+/// To unmap its pages would take 25 ms for each GiB of them, on a thread that may serve connections.
+#[test]
+fn a_loss_in_another_process_leaves_the_pages_of_this_one_mapped() {
+    let registry = Registry::new(Options::default());
+    let _mine = register(&registry, "a", 64 * PAGE, 1);
+    let input = buffer(&registry, "a", 64 * PAGE);
+    read(&input);
+    assert_eq!(resident(&input), 64 * PAGE);
+    input.share().unwrap().share.lose(0);
+    assert!(input.fault().is_some());
+    assert_eq!(resident(&input), 64 * PAGE);
+}

@@ -43,10 +43,10 @@ fn opening_an_object_does_not_unlink_it() {
     let key = key("opened");
     let owner = OwnedRegion::create(&key, 64).unwrap();
     owner.slot(Extent::whole(4)).write(0, b"seen", Reason::Model).unwrap();
-    let guest = OwnedRegion::open(&key).unwrap();
-    assert_eq!(guest.byte_size(), 64);
-    assert_eq!(guest.buffer(Extent::whole(4)).read_u32(0), Some(u32::from_le_bytes(*b"seen")));
-    drop(guest);
+    let opened = OwnedRegion::open(&key).unwrap();
+    assert_eq!(opened.byte_size(), 64);
+    assert_eq!(opened.buffer(Extent::whole(4)).read_u32(0), Some(u32::from_le_bytes(*b"seen")));
+    drop(opened);
     assert!(exists(&key));
 }
 

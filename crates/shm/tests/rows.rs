@@ -60,6 +60,8 @@ fn a_region_needs_a_name_of_reasonable_length() {
     let registry = Registry::new(Options::default());
     let text = "'region name' is necessary to register system shared memory region";
     check(registry.register_system("", "/x", 0, 64), ErrorKind::Invalid, text, &["all regions"]);
+    let text = "cannot register shared memory region '' - invalid shm key ''";
+    check(registry.register_system("", "", 0, 64), ErrorKind::Invalid, text, &["one name"]);
     let text = "the region's name has 1025 bytes, at most 1024 are allowed";
     check(registry.register_system(&"n".repeat(1025), "/x", 0, 64), ErrorKind::Invalid, text, &[]);
 }

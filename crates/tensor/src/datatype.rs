@@ -1,4 +1,4 @@
-//! What can an element be?
+//! Which datatypes can the elements of a tensor have?
 
 /// The datatypes of the KServe protocol. The discriminants are the numbers of Triton's C API and protobuf enum order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -64,7 +64,7 @@ impl DataType {
         }
     }
 
-    /// The alignment a runtime may ask of a pointer to elements.
+    /// The alignment that a runtime may require of a pointer to elements.
     pub fn align(self) -> usize {
         self.size().unwrap_or(1)
     }

@@ -1,4 +1,4 @@
-//! How many elements and bytes does a shape mean?
+//! How many elements and bytes does a tensor of a given shape have?
 
 use smallvec::SmallVec;
 
@@ -10,7 +10,7 @@ pub type Shape = SmallVec<[i64; 6]>;
 /// The largest element count and byte size a tensor may have: what fits a signed 64-bit number, as in Triton.
 pub const ELEMENTS_MAX: u64 = i64::MAX as u64;
 
-/// Why a shape does not mean a number of bytes.
+/// Why the number of elements or bytes of a shape cannot be computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
     /// A dimension is negative.
@@ -46,7 +46,7 @@ pub fn element_count(shape: &[i64]) -> Result<u64, ShapeError> {
     product.filter(|n| *n <= ELEMENTS_MAX).ok_or(ShapeError::TooManyElements)
 }
 
-/// Bytes of a tensor of this datatype and shape; `None` for BYTES, which only its data can tell.
+/// Bytes of a tensor of this datatype and shape; `None` for BYTES, where the size depends on the data.
 pub fn byte_size(datatype: DataType, shape: &[i64]) -> Result<Option<usize>, ShapeError> {
     let elements = element_count(shape)?;
     let Some(element_size) = datatype.size() else { return Ok(None) };

@@ -3,9 +3,9 @@
 //! ```text
 //!   | len u32 LE | bytes … | len u32 LE | bytes … |
 //! ```
-//! The lengths may lie in memory that a peer writes at the same moment: each is read once, checked, and what was read is
-//! what is used. [`walk`] and [`extents`] are therefore the only ways in; whoever needs the bytes afterwards uses the extents they
-//! gave.
+//! The lengths may lie in memory that a peer writes at the same time. So each length is read once and checked, and only the
+//! value that was read is used. All readers go through [`walk`] or [`extents`], and access the bytes by the extents that these
+//! return.
 
 use nerite_memory::{Buffer, Extent, MemoryReservation, NoMemory};
 
@@ -29,7 +29,7 @@ pub enum StringsError {
         /// Bytes left.
         left: usize,
     },
-    /// More elements than the shape means.
+    /// More elements than the shape has.
     #[error("unexpected number of string elements {found}, expecting {expected}")]
     TooMany {
         /// Elements found so far (the walk stops here).
@@ -37,7 +37,7 @@ pub enum StringsError {
         /// Elements of the shape.
         expected: u64,
     },
-    /// Fewer elements than the shape means.
+    /// Fewer elements than the shape has.
     #[error("expected {expected} string elements, got {found}")]
     TooFew {
         /// Elements found.
@@ -45,19 +45,19 @@ pub enum StringsError {
         /// Elements of the shape.
         expected: u64,
     },
-    /// There is no memory to say where they lie.
+    /// There is no memory for the list of extents.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
 }
 
-/// For fewer elements than this it is not asked whether there is room.
-const ROOM_ELEMENTS_MIN: usize = 64 << 10;
+/// If there are fewer elements, memory for their extents is not reserved before it is allocated.
+const RESERVED_ELEMENTS_MIN: usize = 64 << 10;
 
 /// Where each of the `expected` elements lies in `data`, which they must fill exactly.
 pub fn extents(data: &Buffer, expected: u64) -> Result<Vec<Extent>, StringsError> {
     let most = usize::try_from(expected).unwrap_or(usize::MAX).min(data.len() / LENGTH_BYTES);
     let mut found = Vec::new();
-    if most >= ROOM_ELEMENTS_MIN {
+    if most >= RESERVED_ELEMENTS_MIN {
         let _reservation = MemoryReservation::take(most.saturating_mul(size_of::<Extent>()))?;
         found.reserve_exact(most);
     }

@@ -49,6 +49,11 @@ pub(crate) enum ExportResult {
     Later(String),
 }
 
+/// Why no spans can be sent to this collector, where that shows without asking it.
+pub fn collector_fault(config: &SpanConfig) -> Option<String> {
+    Collector::open(config).err()
+}
+
 impl Collector {
     /// Reads the settings. The Err says what is wrong with them.
     pub(crate) fn open(config: &SpanConfig) -> Result<Collector, String> {
@@ -78,7 +83,7 @@ impl Collector {
         }
     }
 
-    /// Drops a connection whose next bytes are unknown.
+    /// Drops the connection, because the answer to the failed post may still arrive on it.
     fn give_up(&mut self, reason: String) -> ExportResult {
         self.connection = None;
         ExportResult::Later(reason)
@@ -104,7 +109,7 @@ impl Collector {
         let response = connection.send_request(self.request(body)).await.map_err(text_of)?;
         let status = response.status();
         let answer = whole(response).await;
-        // The rest of an answer that is too long would be taken for the next answer.
+        // If an answer is too long, the connection is dropped: the rest of the answer would be read as the next one.
         self.connection = answer.is_some().then_some(connection);
         Ok((status, answer.unwrap_or_default()))
     }
@@ -140,7 +145,7 @@ where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
     let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(text_of)?;
-    // It runs while a post is awaited. The sender notices its end.
+    // The connection runs while a post is awaited. The sender notices when it ends.
     tokio::spawn(async move { drop(connection.await) });
     Ok(sender)
 }
@@ -225,6 +230,21 @@ mod tests {
             (Err(found), Err(expected)) => assert!(found.contains(expected), "{found}"),
             _ => panic!("{found:?}"),
         }
+    }
+
+    #[test]
+    fn certificates_that_cannot_be_used_are_named_where_the_collector_has_tls() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("f").display().to_string();
+        std::fs::write(&path, "nothing").expect("written");
+        let fault = |url: &str, certificates: &str| {
+            collector_fault(&SpanConfig { url: url.into(), certificates: certificates.into(), ..SpanConfig::default() })
+        };
+        let cure = "name the authority's in PEM by OTEL_EXPORTER_OTLP_CERTIFICATE";
+        assert_eq!(fault("https://a", &path), Some(format!("certificates in '{path}': there is none; {cure}")));
+        let missing = "certificates in '/nowhere/ca.pem': No such file or directory (os error 2)";
+        assert_eq!(fault("https://a", "/nowhere/ca.pem"), Some(format!("{missing}; {cure}")));
+        assert_eq!(fault("http://a", "/nowhere/ca.pem"), None, "they are not used");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Who sends spans to the collector, so that no request waits for it?
+//! How are spans sent to the collector so that no request waits for it?
 
 use std::io;
 use std::sync::mpsc::channel;
@@ -16,11 +16,11 @@ use prost::Message;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::collector::{Collector, ExportResult};
-use crate::complaints::Complaints;
 use crate::counts::Counts;
 use crate::queue::{Flush, Queue, Work};
 use crate::settings::SpanConfig;
 use crate::spans::{spans, text};
+use crate::warnings::Warnings;
 
 /// The library that makes the spans, in Triton's words.
 const SCOPE: &str = "triton-server";
@@ -51,7 +51,7 @@ impl Exporter {
     pub(crate) fn sink(&self) -> io::Result<impl TraceSink + use<>> {
         let mut is_started = self.is_started.lock().unwrap_or_else(PoisonError::into_inner);
         if !*is_started {
-            // Opened here, so that the start of the server reports errors of the settings.
+            // The settings are read here, so that the start of the server reports errors in them.
             let collector = Collector::open(&self.config).map_err(io::Error::other)?;
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let sender = Sender {
@@ -60,7 +60,7 @@ impl Exporter {
                 runtime,
                 resource: resource(&self.config.resource),
                 timeout: Duration::from_millis(self.config.timeout_ms.into()),
-                complaints: Complaints::default(),
+                warnings: Warnings::default(),
             };
             let thread = std::thread::Builder::new().name("nerite-trace".to_owned());
             thread.spawn(move || sender.work())?;
@@ -104,7 +104,7 @@ struct Sender {
     runtime: Runtime,
     resource: Resource,
     timeout: Duration,
-    complaints: Complaints,
+    warnings: Warnings,
 }
 
 impl Sender {
@@ -140,11 +140,11 @@ impl Sender {
         } else {
             Counts::add(&counts.dropped, count);
         }
-        self.complain();
+        self.log_warnings();
     }
 
-    fn complain(&mut self) {
-        self.complaints.log_news(Instant::now(), &self.queue.counts, self.collector.url());
+    fn log_warnings(&mut self) {
+        self.warnings.log_news(Instant::now(), &self.queue.counts, self.collector.url());
     }
 
     /// Posts the spans, with retries where these may help. Returns whether the collector has them.
@@ -155,19 +155,19 @@ impl Sender {
             let patience = left.map_or(self.timeout, |left| left.min(self.timeout));
             match self.runtime.block_on(self.collector.post(body.clone(), patience)) {
                 ExportResult::Taken { remark } => {
-                    self.complaints.taken(remark);
+                    self.warnings.taken(remark);
                     return true;
                 }
                 ExportResult::Refused(reason) => {
-                    self.complaints.refused(reason);
+                    self.warnings.refused(reason);
                     return false;
                 }
-                ExportResult::Later(reason) => self.complaints.refused(reason),
+                ExportResult::Later(reason) => self.warnings.refused(reason),
             }
             if left.is_some() {
                 return false;
             }
-            self.complain();
+            self.log_warnings();
             if retry < RETRIES_MAX {
                 self.queue.pause(Duration::from_millis(RETRY_MS << retry));
             }

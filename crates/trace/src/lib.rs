@@ -23,7 +23,6 @@
 #![forbid(unsafe_code)]
 
 mod collector;
-mod complaints;
 mod counts;
 mod destination;
 mod exporter;
@@ -35,8 +34,10 @@ mod recent;
 mod settings;
 mod spans;
 mod tracer;
+mod warnings;
 mod writer;
 
+pub use collector::collector_fault;
 pub use counts::TraceCounts;
 pub use recent::{RecentNote, RecentRequest};
 pub use settings::{COLLECTOR_URL, SpanConfig, TraceConfig};

@@ -33,7 +33,7 @@ struct Limits {
 struct Waiting {
     traces: VecDeque<Gathered>,
     spans: usize,
-    /// When the first of them came.
+    /// When the first of the waiting traces was added.
     since: Option<Instant>,
     flush: Option<Flush>,
 }
@@ -41,9 +41,9 @@ struct Waiting {
 /// The request to send everything that waits.
 #[derive(Debug)]
 pub(crate) struct Flush {
-    /// Sent to, or dropped, when that is done.
+    /// Gets a message, or is dropped, when everything was sent.
     pub(crate) done: Sender<()>,
-    /// The time until which it is waited for.
+    /// The time until which the caller waits.
     pub(crate) until: Instant,
 }
 
@@ -80,7 +80,7 @@ impl Queue {
         self.limits.batch_max
     }
 
-    /// Adds a trace, or drops it if too many spans wait. A trace that alone has too many may wait if no other does.
+    /// Adds a trace, or drops it if too many spans wait. A trace that has too many spans by itself is added if no other trace waits.
     pub(crate) fn add(&self, trace: Gathered) {
         let spans = count(&trace);
         let mut waiting = self.lock();
@@ -102,7 +102,7 @@ impl Queue {
         }
     }
 
-    /// Has everything that waits sent soon.
+    /// Lets the thread send all waiting traces without delay.
     pub(crate) fn flush(&self, flush: Flush) {
         self.lock().flush = Some(flush);
         self.changed.notify_one();

@@ -1,9 +1,9 @@
-//! Which requests were made recently, while a viewer looks?
+//! Which recent requests does a viewer get?
 //!
-//! A viewer asks again and again ([`Recent::requests_after`]). Each look continues the recording for [`WATCH_NS`]; while nobody
-//! looks, nothing is recorded. While the operator looks, requests of all clients are recorded, otherwise only those of
-//! clients who look at their own. Only a few requests a second of each client are recorded, so that a busy client
-//! neither slows down its requests nor hides those of others.
+//! A viewer polls ([`Recent::requests_after`]). Each call continues the recording for [`WATCH_NS`]. Without a viewer,
+//! nothing is recorded. If the operator is a viewer, requests of all clients are recorded, otherwise only those of clients
+//! that view their own requests. Only a few requests a second of each client are recorded. So the recording does not slow
+//! down the requests of a busy client, and these do not displace the requests of others.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use nerite_request::{Gathered, Noted, Peer, TraceBudget, TraceSink};
 use nerite_tensor::Name;
 use nerite_watchdog::now_ns;
 
-/// How long requests are recorded after a look.
+/// How long requests are recorded after a call of a viewer.
 pub const WATCH_NS: u64 = 5_000_000_000;
 /// Requests that are kept: of all clients, and of one.
 const REQUESTS_MAX: usize = 256;
@@ -23,7 +23,7 @@ const REQUESTS_PER_PEER_MAX: usize = 64;
 const NOTES_MAX: usize = 400;
 /// Bytes that are kept of a name that a client chose.
 const NAME_BYTES_MAX: usize = 128;
-/// Clients that may look at the same time.
+/// Clients that may be viewers at the same time.
 const WATCHERS_MAX: usize = 16;
 /// Requests of one client, and clients, that are recorded within one window.
 const TAKEN_PER_PEER_MAX: u32 = 4;
@@ -33,7 +33,7 @@ const WINDOW_NS: u64 = 250_000_000;
 pub const RECENT_BYTES_MAX: usize = 4 << 20;
 
 const _: () = assert!(REQUESTS_PER_PEER_MAX < REQUESTS_MAX);
-// One client's requests of a second are kept until the client asks for them.
+// All recorded requests of one client and one second are kept. So a client that polls every second misses none of them.
 const _: () = assert!(TAKEN_PER_PEER_MAX as u64 * (1_000_000_000 / WINDOW_NS) < REQUESTS_PER_PEER_MAX as u64);
 
 /// A request that has ended.
@@ -62,7 +62,7 @@ pub enum RecentNote {
     Begin {
         /// Its id.
         id: u64,
-        /// The id of the request that asked for it, 0 for a client's.
+        /// The id of the request whose model made it. 0 for a client's request.
         parent: u64,
         /// The model.
         model: Name,
@@ -82,7 +82,7 @@ pub enum RecentNote {
 
 /// Requests of the last seconds.
 pub struct Recent {
-    /// The time until which somebody looks.
+    /// The time until which there is a viewer.
     until_ns: AtomicU64,
     state: Mutex<State>,
     budget: Arc<TraceBudget>,
@@ -90,7 +90,7 @@ pub struct Recent {
 
 #[derive(Default)]
 struct State {
-    /// The clients that look, and until when.
+    /// The viewers, and the time until which each of them is one.
     watchers: Vec<(Peer, u64)>,
     window: u64,
     /// How many requests were recorded in this window, by client.
@@ -107,7 +107,7 @@ struct Sink {
 }
 
 impl Recent {
-    /// Without requests, while nobody looks.
+    /// Neither requests nor viewers.
     pub fn new() -> Arc<Recent> {
         Arc::new(Recent {
             until_ns: AtomicU64::new(0),
@@ -116,25 +116,25 @@ impl Recent {
         })
     }
 
-    /// Whether somebody looks now.
+    /// Whether there is a viewer now.
     pub fn is_watched(&self) -> bool {
         now_ns() < self.until_ns.load(Ordering::Relaxed)
     }
 
-    /// Whether nobody looks any more, and this was not reported before.
+    /// Whether there is no viewer any more, and this was not reported before.
     pub fn has_just_ended(&self) -> bool {
         let until = self.until_ns.load(Ordering::Relaxed);
         let has_ended = until != 0 && until <= now_ns();
         has_ended && self.until_ns.compare_exchange(until, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// The budget of requests that are recorded only for this.
+    /// The budget for requests that are recorded only for viewers.
     pub fn budget(&self) -> &Arc<TraceBudget> {
         &self.budget
     }
 
-    /// The requests after this number that `visitor` may see, oldest first: the operator those of all clients, others their own, and clients that are not
-    /// identified none. Err: so many clients look already.
+    /// The requests after this number that `visitor` may see, oldest first. The operator may see those of all clients, another client its own, and a
+    /// client that is not identified none. If there are too many viewers already, the error is their number.
     pub fn requests_after(&self, visitor: &Peer, after: u64) -> Result<Vec<Arc<RecentRequest>>, usize> {
         let now = now_ns();
         let mut state = self.lock();
@@ -146,7 +146,7 @@ impl Recent {
         Ok(state.kept.iter().filter(|one| one.number > after).filter(may_see).cloned().collect())
     }
 
-    /// The sink for the next request of `owner`, if that is recorded. `next` gets the notes as well.
+    /// The sink for the next request of `owner`, if the request is recorded. `next` gets the notes as well.
     pub fn sink(self: &Arc<Recent>, owner: &Peer, next: Option<Arc<dyn TraceSink>>) -> Option<Arc<dyn TraceSink>> {
         let is_taken = self.lock().takes(owner, now_ns());
         is_taken.then(|| Arc::new(Sink { recent: Arc::clone(self), owner: owner.clone(), next }) as _)
@@ -158,7 +158,7 @@ impl Recent {
 }
 
 impl State {
-    /// Records that `visitor` looks. The operator always may.
+    /// Records that `visitor` is a viewer. If there are too many viewers, the operator replaces one.
     fn watch(&mut self, visitor: &Peer, now: u64) -> Result<(), usize> {
         self.watchers.retain(|(peer, until)| now < *until && peer != visitor);
         if self.watchers.len() >= WATCHERS_MAX {

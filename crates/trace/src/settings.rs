@@ -1,7 +1,12 @@
 //! Which trace settings hold for the server and for each model?
 
+use std::fs;
+use std::path::Path;
+
 use nerite_request::setting::{TraceChange, TraceSettings};
 use nerite_request::{Status, TraceLevels};
+
+use crate::files::fault_of;
 
 /// The operator's settings at the start of the server. If a client clears a setting, it returns to this.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +104,23 @@ impl TraceConfig {
         }
     }
 
+    /// Whether traces go to numbered files, `<file>.0` and so on.
+    pub(crate) fn is_numbered(&self) -> bool {
+        self.log_frequency != 0 || self.count > 0
+    }
+
+    /// Why traces cannot be written to the file now, as far as this can be found without creating the file.
+    pub fn file_fault(&self) -> Option<String> {
+        let (file, path) = (&self.file, Path::new(&self.file));
+        let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+        if let Some(directory) = directory.filter(|directory| !directory.is_dir()) {
+            let directory = directory.display();
+            return Some(format!("'{file}' is to be in '{directory}', which is not there; make that directory"));
+        }
+        let found = fs::metadata(path).ok().filter(|_| !self.is_numbered())?;
+        fault_of(found.file_type()).map(|fault| format!("'{file}': {fault}"))
+    }
+
     /// What requests record. Spans have no tensors.
     pub(crate) fn levels_noted(&self) -> TraceLevels {
         TraceLevels { tensors: self.levels.tensors && self.spans.is_none(), ..self.levels }
@@ -117,7 +139,7 @@ impl TraceConfig {
         }
     }
 
-    /// An Err if these settings ask for traces and nothing can be traced.
+    /// Refuses settings that request traces if nothing can be traced.
     pub(crate) fn check(&self) -> Result<(), Status> {
         match self.obstacle() {
             Some(reason) if self.levels != TraceLevels::default() => {
@@ -160,7 +182,7 @@ impl TraceConfig {
     }
 }
 
-/// The settings of the server, or of one model. What is `None` follows the next wider setting.
+/// The settings of the server, or of one model. If a setting is `None`, the server's setting holds for a model, and that of the start for the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OwnSettings {
     levels: Option<TraceLevels>,
@@ -198,7 +220,7 @@ impl OwnSettings {
         *self == OwnSettings::default()
     }
 
-    /// Whether no setting follows a wider one.
+    /// Whether all settings are set here.
     pub(crate) fn is_whole(&self) -> bool {
         self.levels.is_some() && self.rate.is_some() && self.count.is_some() && self.log_frequency.is_some()
     }
@@ -335,5 +357,23 @@ mod tests {
         assert_eq!(text(&TraceConfig { file: "/x".into(), ..on.clone() }), Ok(()));
         assert_eq!(text(&TraceConfig { rate: 0, ..TraceConfig::default() }), Ok(()));
         assert_eq!(text(&TraceConfig { rate: 0, spans: Some(SpanConfig::default()), ..on.clone() }), Ok(()));
+    }
+
+    #[test]
+    fn what_stands_in_the_way_of_a_trace_file_shows_before_the_first_trace() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str, log_frequency| {
+            let file = if name.is_empty() { String::new() } else { folder.path().join(name).display().to_string() };
+            let fault = TraceConfig { log_frequency, file, ..TraceConfig::default() }.file_fault();
+            fault.map(|fault| fault.replace(&folder.path().display().to_string(), "F"))
+        };
+        assert_eq!(at("", 0), None);
+        assert_eq!(at("t.json", 0), None);
+        let missing = "'F/none/t.json' is to be in 'F/none', which is not there; make that directory";
+        assert_eq!(at("none/t.json", 0).as_deref(), Some(missing));
+        fs::create_dir(folder.path().join("d")).expect("made");
+        let text = "'F/d': it is a directory; name a regular file, or a path where there is nothing";
+        assert_eq!(at("d", 0).as_deref(), Some(text));
+        assert_eq!(at("d", 5), None, "the files are d.0 and so on");
     }
 }

@@ -59,7 +59,7 @@ struct Chosen {
 }
 
 impl Active {
-    /// Requests with spans of other systems are always traced, whatever rate and count are.
+    /// Whether a request may be traced. If traces become spans, a request with a client's span is traced independently of rate and count.
     fn is_on(&self) -> bool {
         self.sink.is_some() && (self.left != 0 || self.config.spans.is_some())
     }
@@ -151,7 +151,7 @@ impl Tracer {
     }
 
     /// The requests after this number that `visitor` may see: the operator sees those of all clients, others their own.
-    /// Requests are recorded for a few more seconds. Err: this many clients look already.
+    /// Requests are recorded for a few more seconds. If there are too many viewers already, the error is their number.
     pub fn recent_after(&self, visitor: &Peer, after: u64) -> Result<Vec<Arc<RecentRequest>>, usize> {
         let seen = self.recent.requests_after(visitor, after)?;
         self.note_switch(&self.lock());
@@ -181,7 +181,7 @@ impl Tracer {
         let own = state.own.changed(change)?;
         let config = self.start.with(&own);
         config.check()?;
-        // Models follow in each setting that they do not have themselves.
+        // The change also holds for each model, in the settings that the model does not have itself.
         let followers = state.models.iter().filter(|(_, (own, _))| !own.is_whole());
         let followers: Vec<_> = followers.map(|(name, (own, _))| (name.clone(), config.with(own))).collect();
         followers.iter().try_for_each(|(_, config)| config.check())?;
@@ -378,7 +378,7 @@ mod tests {
         set(&tracer, "", "trace_level", Some("TIMESTAMPS"));
         run("m");
         assert_eq!(look(1), [2]);
-        // Timestamps are not recorded, because the settings do not ask for them.
+        // Timestamps are not recorded, because the settings do not request them.
         set(&tracer, "", "trace_level", Some("TENSORS"));
         run("m");
         tracer.flush(Duration::from_secs(20));

@@ -1,4 +1,4 @@
-//! Who writes traces, so that no request waits for a disk?
+//! How are traces written so that no request waits for a disk?
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,7 +46,7 @@ enum Message {
     },
     /// No more traces of the stream follow.
     End(u64),
-    /// Send when everything before it is written.
+    /// The sender gets a message when all traces before this are written.
     Flush(Sender<()>),
 }
 
@@ -68,7 +68,7 @@ impl Writer {
             counts: Arc::clone(&self.counts),
             number: self.next_stream.fetch_add(1, Ordering::Relaxed),
             log_frequency: config.log_frequency,
-            is_numbered: config.log_frequency != 0 || config.count > 0,
+            is_numbered: config.is_numbered(),
         })
     }
 
@@ -112,7 +112,7 @@ impl TraceSink for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // If the thread has ended, there is nothing to close.
+        // If the thread has ended, no file is open.
         let _ = self.to.send(Message::End(self.number));
     }
 }
@@ -198,10 +198,7 @@ impl Desk {
             Err(error) => {
                 self.counts.dropped.fetch_add(1, Ordering::Relaxed);
                 if !std::mem::replace(&mut self.has_failed, true) {
-                    log::error!(
-                        "failed creating trace file '{}': {error}; traces are dropped until it can be written",
-                        self.path.display()
-                    );
+                    log::error!("{error}; traces are dropped until it can be written");
                 }
             }
         }

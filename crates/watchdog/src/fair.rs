@@ -22,8 +22,8 @@ use std::task::{Context, Poll, Waker};
 use nerite_locks::Mutex;
 
 use crate::slot::now_ns;
-use crate::usage::Served;
-use crate::wait_queue::{Peer, QueuePosition, WaitQueue};
+use crate::stall::STALL_NS;
+use crate::wait_queue::{FlowService, Peer, QueuePosition, WaitQueue};
 
 /// Time that heavy users get each time the run queue was empty. A poll that began within it runs to its end.
 pub(crate) const QUANTUM_NS: u64 = 2_000_000;
@@ -33,6 +33,8 @@ const WOKEN_AT_ONCE: usize = 16;
 const STARVED_NS: u64 = 50_000_000;
 /// Names of closed peers are dropped when the table has twice as many names as were in use at the last cleanup, and at least this many.
 const PEERS_MIN: usize = 64;
+/// The most peers whose marks outlive their connections. Beyond that, the one whose mark ends first loses it with its last connection.
+const KEPT_MARKS_MAX: usize = 256;
 
 /// The task order of all front threads of one runtime. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -53,9 +55,11 @@ struct Peers {
     known: HashMap<String, Weak<Peer>>,
     /// How many were in use at the last cleanup.
     in_use: usize,
+    /// Peers that are marked or were lately. They are kept, so that a client cannot remove its mark by closing its connections.
+    marked: Vec<Arc<Peer>>,
 }
 
-/// Numbers of peers. They are unique over all queues, because these may share a [`crate::FairSemaphore`]. 0 is no peer.
+/// Numbers of peers and flows. They are unique over all queues, because these may share a [`crate::FairSemaphore`]. 0 is no peer.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 /// The tasks of one connection. A clone is the same flow.
@@ -66,7 +70,7 @@ pub struct Flow(Arc<Tasks>);
 struct Tasks {
     queue: FairQueue,
     peer: Arc<Peer>,
-    served: Served,
+    service: Arc<FlowService>,
     /// Whether its tasks run without waiting.
     is_urgent: AtomicBool,
     /// Queue positions of its tasks that wait, or were woken and not polled yet. Locked after `Shared::waiting`, never before.
@@ -77,11 +81,11 @@ impl FairQueue {
     /// Opens a flow of the peer with that name.
     pub fn open(&self, peer: &str) -> Flow {
         let peer = self.0.peers().find(peer);
-        let served = peer.initial_service();
+        let service = Arc::new(peer.new_flow(NUMBERS.fetch_add(1, Ordering::Relaxed)));
         Flow(Arc::new(Tasks {
             queue: self.clone(),
             peer,
-            served,
+            service,
             is_urgent: AtomicBool::new(false),
             waiting: Mutex::default(),
         }))
@@ -93,6 +97,12 @@ impl FairQueue {
         if self.0.spent_ns.load(Ordering::Relaxed) != 0 {
             self.0.spent_ns.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// How many peers are marked: their requests made threads wait lately.
+    pub fn stalling_peers(&self) -> usize {
+        let now_ns = now_ns();
+        self.0.peers().marked.iter().filter(|peer| peer.stall.is_marked(|| now_ns)).count()
     }
 
     /// Wakes one or a few waiting tasks each time the run queue was empty. Ends when no task waits.
@@ -152,7 +162,7 @@ async fn move_to_queue_end() {
 }
 
 impl Shared {
-    /// Whether heavy users had their time since the run queue was empty.
+    /// Whether heavy users have used up [`QUANTUM_NS`] since the run queue was empty.
     fn is_used_up(&self) -> bool {
         self.spent_ns.load(Ordering::Relaxed) >= QUANTUM_NS
     }
@@ -179,6 +189,20 @@ impl Peers {
         self.known.insert(name.to_owned(), Arc::downgrade(&peer));
         peer
     }
+
+    /// Keeps a peer whose mark is new, as long as the mark counts. Returns its name.
+    fn keep_marked(&mut self, peer: &Arc<Peer>, now_ns: u64) -> String {
+        self.marked.retain(|known| known.stall.is_remembered(now_ns) && !Arc::ptr_eq(known, peer));
+        if self.marked.len() >= KEPT_MARKS_MAX
+            && let Some(first) =
+                (0..self.marked.len()).min_by_key(|at| self.marked.get(*at).map(|known| known.stall.until_ns()))
+        {
+            self.marked.swap_remove(first);
+        }
+        self.marked.push(Arc::clone(peer));
+        let name = self.known.iter().find(|(_, known)| std::ptr::eq(known.as_ptr(), Arc::as_ptr(peer)));
+        name.map(|(name, _)| name.clone()).unwrap_or_default()
+    }
 }
 
 impl Flow {
@@ -199,11 +223,16 @@ impl Flow {
 
     /// Thread time in ns that was charged to it, and to the others of its peer before it was opened.
     pub fn served_ns(&self) -> u64 {
-        self.0.served.get()
+        self.0.service.served.get()
+    }
+
+    /// Its number, unique in this process.
+    pub fn number(&self) -> u64 {
+        self.0.service.number()
     }
 
     /// The number of its peer, unique in this process while the peer has a flow.
-    pub(crate) fn peer_number(&self) -> u64 {
+    pub fn peer_number(&self) -> u64 {
         self.0.peer.number()
     }
 
@@ -211,10 +240,34 @@ impl Flow {
         self.0.is_urgent.load(Ordering::Relaxed)
     }
 
+    /// Whether its peer is marked: its requests made threads wait lately.
+    pub fn is_stalling(&self) -> bool {
+        self.0.peer.stall.is_marked(now_ns)
+    }
+
+    /// Notes that a thread waited for its request, without using the processor. If the peer's waits come to much, it is marked.
+    pub(crate) fn note_wait(&self, now_ns: u64, waited_ns: u64) {
+        if waited_ns >= STALL_NS && self.0.peer.stall.count(now_ns, waited_ns) {
+            self.mark(now_ns, waited_ns);
+        }
+    }
+
+    #[cold]
+    fn mark(&self, now_ns: u64, waited_ns: u64) {
+        let Some(length_ns) = self.0.peer.stall.mark(now_ns) else { return };
+        let name = self.0.queue.0.peers().keep_marked(&self.0.peer, now_ns);
+        log::info!(
+            "a request of {name} made a thread wait for {} ms; what its requests do with shared memory is done on other threads until {} s \
+             have passed without such a wait",
+            waited_ns / 1_000_000,
+            length_ns / 1_000_000_000,
+        );
+    }
+
     /// Charges a poll that ended at `now_ns`.
     pub(crate) fn charge(&self, now_ns: u64, spent_ns: u64) {
-        let Tasks { queue, peer, served, .. } = &*self.0;
-        served.add(spent_ns);
+        let Tasks { queue, peer, service, .. } = &*self.0;
+        service.served.add(spent_ns);
         peer.served.add(spent_ns);
         peer.usage.add(now_ns, spent_ns);
         if peer.usage.is_heavy(now_ns) {
@@ -260,13 +313,13 @@ impl Task {
 
     #[cold]
     fn poll_queued(&mut self, cx: &Context<'_>, now_ns: u64) -> Poll<()> {
-        let Tasks { queue, peer, served, .. } = &*self.flow.0;
+        let Tasks { queue, peer, service, .. } = &*self.flow.0;
         let mut waiting = queue.0.waiting();
         match self.position {
             Some(position) if waiting.is_waiting(peer, position, cx.waker()) => return Poll::Pending,
             // It was woken, but the tasks that were woken with it have used up the time.
             Some(position) if self.flow.is_heavy(now_ns) && queue.0.is_used_up() => {
-                waiting.push_again(peer, position, cx.waker());
+                waiting.push_again(peer, service, position, cx.waker());
             }
             Some(position) => {
                 self.flow.0.waiting().remove(&position);
@@ -276,7 +329,7 @@ impl Task {
             // The queue is locked, so nobody makes the flow urgent between this check and the push below.
             None if self.flow.is_urgent() => return Poll::Ready(()),
             None => {
-                let position = waiting.push(peer, served, cx.waker());
+                let position = waiting.push(peer, service, cx.waker());
                 self.flow.0.waiting().insert(position);
                 self.position = Some(position);
             }

@@ -6,9 +6,10 @@
 //!   acquire ── a permit is free? ── yes ──► FairPermit ── drop ──► time is charged to the peer
 //!                 │ no                          ▲                            │
 //!                 ▼                             │                            ▼
-//!          the peer's queue ── the peer with the least service first, and of its waiters the one that came first
+//!          the peer's queue ── the peer with the least service first, and of its flows the one with the least service
 //! ```
-//! [`Permits`] decides. A client that asks for a lot at once delays only itself: a peer that begins to ask gets the permit that is given back next.
+//! [`Permits`] decides. A client that asks for a lot at once delays only itself: a peer that begins to ask gets the permit that is given back next. In the same
+//! way a connection with a backlog delays no other one of its peer.
 //! A waiter has the number of its arrival and a waker. One that is dropped leaves the queue, and passes on the permit if it was already given one.
 
 mod permits;
@@ -22,7 +23,7 @@ use nerite_locks::Mutex;
 
 use crate::fair::Flow;
 use crate::slot::now_ns;
-use permits::{ArrivalNumber, Permits};
+use permits::{ArrivalNumber, Of, Permits};
 
 /// A number of permits that peers share fairly. A clone has the same permits.
 #[derive(Clone, Debug)]
@@ -51,7 +52,7 @@ struct Waiter(Option<Flow>);
 #[derive(Debug)]
 enum State {
     New,
-    /// In the queue, or given a permit since the last poll.
+    /// It is in the queue, or was given a permit since the last poll.
     Queued(ArrivalNumber),
     Done,
 }
@@ -59,7 +60,12 @@ enum State {
 impl FairSemaphore {
     /// A semaphore with that many permits.
     pub fn new(permits: usize) -> FairSemaphore {
-        FairSemaphore(Arc::new(Mutex::new(Permits::new(permits))))
+        FairSemaphore::with_most(permits, permits)
+    }
+
+    /// As [`FairSemaphore::new`]. One peer has at most `each_max` permits at a time.
+    pub fn with_most(permits: usize, each_max: usize) -> FairSemaphore {
+        FairSemaphore(Arc::new(Mutex::new(Permits::new(permits, each_max))))
     }
 
     /// Waits for a permit, as the peer of this flow. Work without a flow is the server's own, and counts as work of one peer.
@@ -78,8 +84,8 @@ impl FairSemaphore {
 }
 
 impl Waiter {
-    fn number(&self) -> u64 {
-        self.0.as_ref().map_or(0, Flow::peer_number)
+    fn of(&self) -> Of {
+        self.0.as_ref().map_or(Of { peer: 0, flow: 0 }, |flow| Of { peer: flow.peer_number(), flow: flow.number() })
     }
 }
 
@@ -93,14 +99,14 @@ impl Acquire {
 impl Future for Acquire {
     type Output = FairPermit;
 
-    /// After the permit was given, it is pending for ever.
+    /// If it is polled again after it returned the permit, it is pending for ever.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<FairPermit> {
-        let peer = self.waiter.number();
+        let of = self.waiter.of();
         let mut permits = self.semaphore.permits();
         let queued = match self.state {
-            State::New if permits.take(peer) => None,
-            State::New => Some(permits.wait(peer, cx.waker().clone())),
-            State::Queued(arrival) => permits.waiter(peer, arrival).map(|waker| {
+            State::New if permits.take(of) => None,
+            State::New => Some(permits.wait(of, cx.waker().clone())),
+            State::Queued(arrival) => permits.waiter(of, arrival).map(|waker| {
                 waker.clone_from(cx.waker());
                 arrival
             }),
@@ -118,7 +124,7 @@ impl Future for Acquire {
 impl Drop for Acquire {
     fn drop(&mut self) {
         let State::Queued(arrival) = self.state else { return };
-        let left = self.semaphore.permits().leave(self.waiter.number(), arrival);
+        let left = self.semaphore.permits().leave(self.waiter.of(), arrival);
         if left.is_none() {
             drop(self.permit());
         }
@@ -128,7 +134,7 @@ impl Drop for Acquire {
 impl Drop for FairPermit {
     fn drop(&mut self) {
         let spent_ns = now_ns().saturating_sub(self.since_ns);
-        let next = self.semaphore.permits().give_back(self.waiter.number(), spent_ns);
+        let next = self.semaphore.permits().give_back(self.waiter.of(), spent_ns);
         if let Some(waker) = next {
             waker.wake();
         }

@@ -29,7 +29,7 @@ pub(crate) struct Histogram {
 /// The sum of one or several histograms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// How many fell into each bucket. Bucket `i` ends at `BOUNDS_NS[i]`, and the last has what is longer than all bounds.
+    /// How many times fell into each bucket. Bucket `i` ends at `BOUNDS_NS[i]`. The last bucket has the times above all bounds.
     pub buckets: [u64; BUCKETS],
     /// The sum of all times.
     pub sum_ns: u64,

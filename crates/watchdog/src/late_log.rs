@@ -7,7 +7,7 @@ use nerite_locks::Mutex;
 use crate::FrontEnd;
 use crate::name::Activity;
 
-/// A poll that takes longer is logged, in ns. It is the delay that one client may cause to another.
+/// Polls that take longer than this, in ns, are logged. A poll delays all other clients of its thread.
 pub const LATE_NS: u64 = 100_000_000;
 /// At most one line in this time, so that a client who makes polls late cannot fill the disk.
 const LINE_EVERY_NS: u64 = 1_000_000_000;

@@ -10,10 +10,12 @@
 //! of a front end is [`watched`]: each of its polls is timed. Tasks of connections are [`fair`] as well. A poll that takes more than
 //! [`LATE_NS`] is logged with what ran: when it ends, and by the watchdog's own thread ([`start`]) while it still runs.
 //!
-//! Work that does not run on these threads, because it takes long, shares a [`FairSemaphore`].
+//! Work that does not run on these threads, because it takes long, shares a [`FairSemaphore`]. A peer whose requests made a thread wait is marked
+//! ([`Flow::is_stalling`]), so that what makes threads wait is done elsewhere too.
 //!
 //! Timing a poll reads the clock twice and stores a few numbers that no other thread writes. The watchdog's thread sleeps while no front
-//! thread works.
+//! thread works. The server's own periodic tasks are [`background`] tasks: their polls are timed too, but do not count as work. They can wait until
+//! there is work again ([`until_awake`]).
 //!
 //! ```
 //! use std::time::Duration;
@@ -36,6 +38,8 @@ mod monitor;
 mod name;
 mod poll_timer;
 mod slot;
+mod stall;
+mod thread_time;
 mod usage;
 mod wait_queue;
 
@@ -45,10 +49,11 @@ pub use fair::{FairQueue, Flow};
 pub use fair_semaphore::{Acquire, FairPermit, FairSemaphore};
 pub use histogram::{BOUNDS_NS, Counts};
 pub use late_log::LATE_NS;
-pub use monitor::start;
+pub use monitor::{is_asleep, start, until_awake};
 pub use name::Name;
-pub use poll_timer::{charging, current_flow, fair, fair_unpin, is_polling};
+pub use poll_timer::{FairPolls, Started, charging, current_flow, fair, is_polling, noting_waits};
 pub use slot::{Busy, busy, busy_for, doing, now_ns, running};
+pub use stall::{MARKING_NS, STALL_NS};
 
 use poll_timer::PollTimer;
 
@@ -87,6 +92,16 @@ pub fn watched<F: Future>(front_end: FrontEnd, future: F) -> impl Future<Output 
     let mut future = Box::pin(future);
     poll_fn(move |cx| {
         let _timer = PollTimer::begin(front_end, now_ns(), None);
+        future.as_mut().poll(cx)
+    })
+}
+
+/// As [`watched`], for a periodic task of the server. Its polls do not keep the watchdog's thread awake. While that thread sleeps, a poll of the task
+/// that takes long is logged only when it ends.
+pub fn background<F: Future>(future: F) -> impl Future<Output = F::Output> + use<F> {
+    let mut future = Box::pin(future);
+    poll_fn(move |cx| {
+        let _timer = PollTimer::begin_background(now_ns());
         future.as_mut().poll(cx)
     })
 }

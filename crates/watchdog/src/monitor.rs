@@ -1,14 +1,19 @@
 //! How does the watchdog notice a poll that does not end?
 //!
 //! The watchdog's own thread looks at all slots ten times a second while front threads work. After five seconds without a poll it sleeps,
-//! and the next poll of any front thread wakes it. So an idle server does nothing here.
+//! and the next poll of any front thread wakes it. So an idle server does nothing here. Polls of background tasks count as none. Such a task can
+//! wait until the thread is awake ([`until_awake`]).
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::io;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
+
+use nerite_locks::Mutex;
 
 use crate::late_log::{LATE_NS, Late, log_late};
 use crate::slot::{now_ns, slots};
@@ -20,7 +25,7 @@ const IDLE_LOOKS_MAX: u32 = 50;
 
 const _: () = assert!(LOOK_EVERY.as_nanos() <= LATE_NS as u128, "a late poll is noticed before it is twice as late");
 
-static ASLEEP: AtomicBool = AtomicBool::new(false);
+static SLEEP: Sleep = Sleep::new();
 static THREAD: OnceLock<Thread> = OnceLock::new();
 
 /// Starts the watchdog's thread. Without it a late poll is logged only when it ends.
@@ -33,17 +38,74 @@ pub fn start() -> io::Result<()> {
 
 /// A poll begins: the watchdog's thread must be awake.
 pub(crate) fn wake() {
-    if ASLEEP.load(Ordering::Relaxed) {
+    if SLEEP.is_on() {
         wake_up();
     }
 }
 
 #[cold]
 fn wake_up() {
-    if ASLEEP.swap(false, Ordering::Relaxed)
+    if SLEEP.end()
         && let Some(thread) = THREAD.get()
     {
         thread.unpark();
+    }
+}
+
+/// Whether the watchdog's thread sleeps, because no front thread worked for five seconds. False if it was never started.
+pub fn is_asleep() -> bool {
+    SLEEP.is_on()
+}
+
+/// Waits until the watchdog's thread is awake. The next poll of a front thread wakes it, except one of a background task.
+pub async fn until_awake() {
+    poll_fn(|cx| SLEEP.poll_end(cx)).await;
+}
+
+/// Whether the watchdog's thread sleeps, and the background tasks that wait until it wakes up.
+struct Sleep {
+    is_on: AtomicBool,
+    waiting: Mutex<Vec<Waker>>,
+}
+
+impl Sleep {
+    const fn new() -> Sleep {
+        Sleep { is_on: AtomicBool::new(false), waiting: Mutex::new(Vec::new()) }
+    }
+
+    fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    fn begin(&self) {
+        self.is_on.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends the sleep and wakes the tasks that wait. Returns false if the sleep had ended already.
+    fn end(&self) -> bool {
+        let was_on = self.is_on.swap(false, Ordering::Relaxed);
+        if was_on {
+            let waiting = std::mem::take(&mut *self.waiting());
+            waiting.into_iter().for_each(Waker::wake);
+        }
+        was_on
+    }
+
+    /// Ready if the thread is awake. Otherwise the task is woken when it is.
+    fn poll_end(&self, cx: &Context<'_>) -> Poll<()> {
+        // `end` takes this list after it has changed the state. So either `end` finds the task in the list, or the task sees the new state.
+        let mut waiting = self.waiting();
+        if !self.is_on() {
+            return Poll::Ready(());
+        }
+        if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+            waiting.push(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<Waker>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -54,13 +116,13 @@ fn watch() {
         thread::sleep(LOOK_EVERY);
         match history.check(&states(), now_ns()) {
             Next::LookAgain(late) => {
-                ASLEEP.store(false, Ordering::Relaxed);
+                SLEEP.end();
                 late.into_iter().for_each(report);
             }
             // One more look follows before it sleeps. It finds a poll that began before this store was visible to its thread.
-            Next::AnnounceSleep => ASLEEP.store(true, Ordering::Relaxed),
+            Next::AnnounceSleep => SLEEP.begin(),
             Next::Sleep => {
-                while ASLEEP.load(Ordering::Relaxed) {
+                while SLEEP.is_on() {
                     thread::park();
                 }
                 history.idle_looks = 0;
@@ -143,9 +205,37 @@ impl History {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+    use std::task::Wake;
+
     use super::*;
 
     const MS: u64 = 1_000_000;
+
+    struct CountedWakes(AtomicU32);
+
+    impl Wake for CountedWakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_sleep_wakes_each_task_that_waits_once() {
+        let counted = Arc::new(CountedWakes(AtomicU32::new(0)));
+        let waker = Waker::from(Arc::clone(&counted));
+        let (cx, times, sleep) = (Context::from_waker(&waker), || counted.0.load(Ordering::Relaxed), Sleep::new());
+        assert!(sleep.poll_end(&cx).is_ready() && !sleep.end(), "it is awake at first");
+        sleep.begin();
+        assert!(sleep.poll_end(&cx).is_pending() && sleep.poll_end(&cx).is_pending());
+        assert!(sleep.end() && !sleep.end());
+        assert_eq!(times(), 1);
+        assert!(sleep.poll_end(&cx).is_ready());
+        sleep.begin();
+        assert!(sleep.end());
+        assert_eq!(times(), 1, "nobody waits any more");
+    }
 
     fn idle(polls: u64) -> SlotState {
         SlotState { since_ns: None, polls }

@@ -12,9 +12,13 @@ use crate::FrontEnd;
 use crate::histogram::{Counts, Histogram};
 use crate::late_log::{LATE_NS, Late, log_late};
 use crate::name::{Activity, ActivityCell, Name};
+use crate::stall::STALL_NS;
+use crate::thread_time::{thread_cpu_ns, thread_ready_ns};
 
 /// The thread's processor time is read again after this much time in polls.
 const CLOCK_EVERY_NS: u64 = 1_000_000;
+/// How long the thread was ready without a processor is read again after this much time, together with the processor time: it takes some microseconds.
+const READY_EVERY_NS: u64 = 10_000_000;
 
 /// One front thread, as the watchdog and the metrics see it. Only the thread itself writes it.
 #[derive(Debug, Default)]
@@ -25,6 +29,8 @@ pub(crate) struct Slot {
     activity: ActivityCell,
     wall: Histogram,
     cpu: Histogram,
+    /// How many polls have ended, without those of background tasks.
+    polls: AtomicU64,
 }
 
 /// How long the polls of all front threads took so far.
@@ -41,7 +47,7 @@ pub struct Busy {
 static SLOTS: Mutex<Vec<Arc<Slot>>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// When the current poll of this thread began. 0 between polls, and on threads that make none.
+    /// When the current poll of this thread began. 0 between polls, and on threads that are not front threads.
     static SINCE_NS: Cell<u64> = const { Cell::new(0) };
     /// Made by the first poll of a thread, because its slot is never removed.
     static THREAD: ThreadState = ThreadState::new();
@@ -56,21 +62,25 @@ struct ThreadState {
     unread_ns: Cell<u64>,
     /// The processor time at the last read.
     cpu_ns: Cell<u64>,
+    /// How long the thread was ready without a processor, at the last read, and when that was.
+    ready_ns: Cell<u64>,
+    ready_read_at_ns: Cell<u64>,
 }
 
 impl ThreadState {
     fn new() -> ThreadState {
         let slot = Arc::<Slot>::default();
         slots().push(Arc::clone(&slot));
-        let cpu_ns = Cell::new(thread_cpu_ns());
-        ThreadState { slot, is_described: Cell::default(), unread_ns: Cell::default(), cpu_ns }
+        let (cpu_ns, ready_ns) = (Cell::new(thread_cpu_ns()), Cell::new(thread_ready_ns()));
+        let (is_described, unread_ns, ready_read_at_ns) = (Cell::default(), Cell::default(), Cell::new(now_ns()));
+        ThreadState { slot, is_described, unread_ns, cpu_ns, ready_ns, ready_read_at_ns }
     }
 
     /// Processor time of a poll that has just ended after `wall_ns`.
     ///
     /// Reading that clock is a system call, which is too expensive for every poll. So the last read may be a millisecond of work ago, and
     /// that work is counted to this poll as well. A poll shorter than a millisecond counts as if it had used the processor all the time.
-    fn cpu_of(&self, wall_ns: u64) -> u64 {
+    fn cpu_of(&self, wall_ns: u64, now_ns: u64) -> u64 {
         let unread_ns = self.unread_ns.get() + wall_ns;
         if unread_ns < CLOCK_EVERY_NS {
             self.unread_ns.set(unread_ns);
@@ -78,12 +88,22 @@ impl ThreadState {
         }
         let before = self.cpu_ns.replace(thread_cpu_ns());
         self.unread_ns.set(0);
+        if wall_ns < STALL_NS && now_ns.saturating_sub(self.ready_read_at_ns.get()) >= READY_EVERY_NS {
+            self.take_ready(now_ns);
+        }
         self.cpu_ns.get().saturating_sub(before).min(wall_ns)
+    }
+
+    /// How long the thread was ready without a processor since the last read.
+    fn take_ready(&self, now_ns: u64) -> u64 {
+        self.ready_read_at_ns.set(now_ns);
+        let before_ns = self.ready_ns.replace(thread_ready_ns());
+        self.ready_ns.get().saturating_sub(before_ns)
     }
 
     /// Notes what runs from now on. If the poll is late already, the earlier activity caused it and stays.
     fn note(&self, since_ns: u64, is_known: impl FnOnce(&ActivityCell) -> bool, change: impl FnOnce(&ActivityCell)) {
-        // Nothing changes then, late or not, and the clock need not be read.
+        // If the activity is the same, nothing changes, and the clock is not read.
         if is_known(&self.slot.activity) {
             return;
         }
@@ -107,17 +127,25 @@ pub(crate) fn begin_poll(front_end: FrontEnd, now_ns: u64) -> bool {
     true
 }
 
-/// Ends the poll of this thread. `charge` gets the time at its end and how long it took, in ns.
-pub(crate) fn end_poll(charge: impl FnOnce(u64, u64)) {
+/// Ends the poll of this thread. `charge` gets the time at its end, how long it took, and how much of that it did not wait, at most, in ns: it used the
+/// processor, or other threads did.
+///
+/// A poll of a background task (`is_background`) does not keep the watchdog's thread awake.
+pub(crate) fn end_poll(is_background: bool, charge: impl FnOnce(u64, u64, u64)) {
     // A thread that is ending has no thread-local state any more. No connection waits for it.
     let _ = THREAD.try_with(|thread| {
         let (now_ns, slot) = (now_ns(), &thread.slot);
         let wall_ns = now_ns.saturating_sub(SINCE_NS.replace(0));
         slot.since_ns.store(0, Ordering::Release);
-        let cpu_ns = thread.cpu_of(wall_ns);
-        charge(now_ns, wall_ns);
+        let cpu_ns = thread.cpu_of(wall_ns, now_ns);
+        let ready_ns = if wall_ns >= STALL_NS { thread.take_ready(now_ns) } else { 0 };
+        charge(now_ns, wall_ns, cpu_ns + ready_ns);
         slot.wall.note(wall_ns);
         slot.cpu.note(cpu_ns);
+        if !is_background {
+            // Only this thread writes it.
+            slot.polls.store(slot.polls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
         if wall_ns > LATE_NS {
             let (front_end, activity) = slot.activity();
             log_late(Late::Ended { wall_ns, cpu_ns }, front_end, &activity, now_ns);
@@ -126,6 +154,16 @@ pub(crate) fn end_poll(charge: impl FnOnce(u64, u64)) {
             slot.activity.clear();
         }
     });
+}
+
+/// How much of work that has just ended in a poll of this thread, after `spent_ns`, the thread waited, at least: its times since the last read may be those of
+/// other work.
+pub(crate) fn waited_of(spent_ns: u64) -> u64 {
+    let used_ns = THREAD.try_with(|thread| {
+        let cpu_ns = thread_cpu_ns().saturating_sub(thread.cpu_ns.get());
+        cpu_ns + thread_ready_ns().saturating_sub(thread.ready_ns.get())
+    });
+    spent_ns.saturating_sub(used_ns.unwrap_or(spent_ns))
 }
 
 impl Slot {
@@ -140,11 +178,9 @@ impl Slot {
         (front_end.copied().unwrap_or_default(), self.activity.get())
     }
 
-    /// How many polls have ended.
+    /// How many polls have ended, without those of background tasks.
     pub(crate) fn polls(&self) -> u64 {
-        let mut counts = Counts::default();
-        self.wall.add_to(&mut counts);
-        counts.count()
+        self.polls.load(Ordering::Relaxed)
     }
 }
 
@@ -189,16 +225,8 @@ pub(crate) fn slots() -> MutexGuard<'static, Vec<Arc<Slot>>> {
 
 /// The monotonic clock, in nanoseconds. Never 0, and never goes back.
 pub fn now_ns() -> u64 {
-    read_ns(ClockId::Monotonic).max(1)
-}
-
-fn thread_cpu_ns() -> u64 {
-    read_ns(ClockId::ThreadCPUTime)
-}
-
-fn read_ns(clock: ClockId) -> u64 {
-    let time = clock_gettime(clock);
-    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
+    let time = clock_gettime(ClockId::Monotonic);
+    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64).max(1)
 }
 
 #[cfg(test)]
@@ -209,7 +237,7 @@ mod tests {
 
     use super::*;
     use crate::poll_timer::PollTimer;
-    use crate::watched;
+    use crate::{background, watched};
 
     /// Polls a task once, on a thread of its own. Returns how many polls took more than 100 ms of wall time, how many of processor time,
     /// and how many there were.
@@ -257,6 +285,24 @@ mod tests {
             sender.send(busy_for())
         });
         assert_eq!(receiver.recv_timeout(Duration::from_mins(1)), Ok(Duration::ZERO));
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test may panic")]
+    fn polls_of_background_tasks_are_timed_and_do_not_count_as_work() {
+        let polled = thread::spawn(|| {
+            let cx = &mut Context::from_waker(Waker::noop());
+            for _ in 0..3 {
+                assert_eq!(pin!(background(async {})).poll(cx), Poll::Ready(()));
+            }
+            assert_eq!(pin!(watched(FrontEnd::Http, async {})).poll(cx), Poll::Ready(()));
+            THREAD.with(|thread| {
+                let mut wall = Counts::default();
+                thread.slot.wall.add_to(&mut wall);
+                (wall.count(), thread.slot.polls())
+            })
+        });
+        assert_eq!(polled.join().expect("the thread only polled"), (4, 1));
     }
 
     fn activity(call: &str, model: Option<&str>) -> Activity {

@@ -37,7 +37,7 @@ pub use control::{
 pub use fault::Malformed;
 pub use flat::write_flat;
 pub use generate::{GenerateText, read_generate};
-pub use infer::{InferText, Rendering, check_json_size, check_raw_size, read_infer, read_raw_infer};
+pub use infer::{InferText, Rendering, check_json_size, check_raw_size, read_infer, read_raw_infer, read_timeout};
 pub use report::{
     write_cuda_status, write_error, write_index, write_log_settings, write_model, write_server, write_statistics,
     write_system_status, write_trace_settings,

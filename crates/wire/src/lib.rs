@@ -16,3 +16,4 @@ mod budget;
 pub mod json;
 pub mod prometheus;
 pub mod proto;
+mod short_answer;

@@ -5,6 +5,7 @@
 
 mod access;
 mod cache;
+mod clients;
 mod custom;
 mod demand;
 mod gpus;
@@ -65,7 +66,9 @@ pub struct MetricsReport {
     pub traces: Vec<(&'static str, u64)>,
     /// Bytes that traces hold in memory.
     pub trace_bytes: u64,
-    /// Tokens, and how they are used. `None` if tokens are not asked for.
+    /// Lines of the log that were lost, by reason.
+    pub log_lines_lost: Vec<(&'static str, u64)>,
+    /// Tokens, and how they are used. `None` if the server requires no tokens.
     pub access: Option<nerite_access::Counters>,
     /// Metrics that models created.
     pub custom: Vec<CustomFamily>,
@@ -78,6 +81,10 @@ pub struct BusyMetrics {
     pub wall: Histogram,
     /// In processor time.
     pub cpu: Histogram,
+    /// Users and addresses whose requests made threads wait lately.
+    pub stalling_peers: u64,
+    /// Requests of such peers that ran on copies of the client's memory.
+    pub staged_requests: u64,
 }
 
 /// A histogram of durations.
@@ -126,6 +133,8 @@ pub struct ModelMetrics {
     pub latencies: Vec<LatencyReport>,
     /// Whether it was ready when its state was last checked.
     pub is_ready: bool,
+    /// How often its processes were started anew after their death.
+    pub restarts: u64,
 }
 
 /// The host.
@@ -182,13 +191,19 @@ const LATENCIES: [(&str, &str, Read); 5] = [
 
 /// Renders the report.
 pub fn write_metrics(report: &MetricsReport) -> String {
-    let mut page = Page { out: String::with_capacity(2048 + 1536 * report.models.len()) };
+    write_metrics_of(report, 2048 + 1536 * report.models.len())
+}
+
+/// As [`write_metrics`], with this initial capacity. If it is too small, the text is copied as it grows.
+pub fn write_metrics_of(report: &MetricsReport, bytes_expected: usize) -> String {
+    let mut page = Page { out: String::with_capacity(bytes_expected) };
     write_counters(&mut page, report);
     cache::write_counters(&mut page, report);
     gpus::write(&mut page, &report.gpus);
     write_gauges(&mut page, report);
     cache::write_gauges(&mut page, report);
     latencies::write(&mut page, report);
+    write_models(&mut page, report);
     write_own(&mut page, report);
     gpus::write_own(&mut page, &report.gpus);
     report.access.iter().for_each(|counters| access::write(&mut page, counters));
@@ -262,13 +277,22 @@ fn write_gauges(page: &mut Page, report: &MetricsReport) {
     }
 }
 
-fn write_own(page: &mut Page, report: &MetricsReport) {
+fn write_models(page: &mut Page, report: &MetricsReport) {
     page.family(
         "nerite_model_ready",
         "gauge",
         "Whether the model's instances could take requests when that was last looked at",
         report.models.iter().map(|m| (m.labels(None), Value::Whole(m.is_ready.into()))),
     );
+    page.family(
+        "nerite_model_restarts_total",
+        "counter",
+        "How often a process of the model was started anew after one had ended",
+        report.models.iter().map(|m| (m.labels(None), Value::Whole(m.restarts))),
+    );
+}
+
+fn write_own(page: &mut Page, report: &MetricsReport) {
     page.family(
         "nerite_copied_bytes_total",
         "counter",
@@ -299,6 +323,12 @@ fn write_own(page: &mut Page, report: &MetricsReport) {
         "Bytes that traces hold in memory",
         [(String::new(), Value::Whole(report.trace_bytes))],
     );
+    page.family(
+        "nerite_log_lines_lost_total",
+        "counter",
+        "Lines of the log that were lost, by reason",
+        report.log_lines_lost.iter().map(|(reason, count)| (format!("{{reason=\"{reason}\"}}"), Value::Whole(*count))),
+    );
     if let Some(demand) = &report.demand {
         demand::write(page, demand);
     }
@@ -322,61 +352,15 @@ fn write_own(page: &mut Page, report: &MetricsReport) {
         "Bytes of memory lent to sessions, and of returned leases kept for them, by state",
         report.lease_bytes.iter().map(|(state, bytes)| (format!("{{state=\"{state}\"}}"), Value::Whole(*bytes))),
     );
-    if let Some(BusyMetrics { wall, cpu }) = &report.front_busy {
-        let help = "Time that a thread which serves connections did not come back to them";
-        page.histogram("nerite_front_thread_busy_seconds", help, wall);
-        let help = "Processor time that a thread which serves connections used before it came back to them";
-        page.histogram("nerite_front_thread_busy_cpu_seconds", help, cpu);
+    if let Some(busy) = &report.front_busy {
+        clients::write_busy(page, busy);
     }
-    write_connections(page, &report.connections);
-    write_budget(page, &report.budget);
-}
-
-fn write_budget(page: &mut Page, budget: &nerite_budget::Counts) {
-    page.family(
-        "nerite_memory_budget_bytes",
-        "gauge",
-        "Bytes that clients make the server hold (leaving: of connections that are being ended), and that they may, by state",
-        [("used", budget.used), ("leaving", budget.leaving), ("max", budget.max)]
-            .map(|(state, bytes)| (format!("{{state=\"{state}\"}}"), Value::Whole(bytes))),
-    );
-    page.family(
-        "nerite_shed_connections_total",
-        "counter",
-        "Connections ended because of what they held, by the budget that was exceeded",
-        budget.shed.iter().map(|(reason, count)| (format!("{{reason=\"{reason}\"}}"), Value::Whole(*count))),
-    );
-}
-
-fn write_connections(page: &mut Page, connections: &ConnectionMetrics) {
-    let by_reason = |counts: &[(&'static str, u64)]| {
-        let sample = |(reason, count): &(&str, u64)| (format!("{{reason=\"{reason}\"}}"), Value::Whole(*count));
-        counts.iter().map(sample).collect::<Vec<_>>()
-    };
-    let whole = |value| [(String::new(), Value::Whole(value))];
-    page.family("nerite_connections", "gauge", "Open connections of HTTP, gRPC and metrics", whole(connections.open));
-    page.family(
-        "nerite_connection_peers",
-        "gauge",
-        "Users and addresses that have connections",
-        whole(connections.peers),
-    );
-    page.family(
-        "nerite_connections_refused_total",
-        "counter",
-        "Connections refused because there are too many, of all or of one peer",
-        by_reason(&connections.refused),
-    );
-    page.family(
-        "nerite_connections_ended_total",
-        "counter",
-        "Connections and calls ended because their client kept the server waiting, or idle ones to make room",
-        by_reason(&connections.ended),
-    );
+    clients::write_connections(page, &report.connections);
+    clients::write_budget(page, &report.budget);
 }
 
 impl ModelMetrics {
-    /// The counts of each device; of the model if all its instances are on one.
+    /// The counts of each device. If all instances of the model are on one device, the counts of the model.
     fn parts(&self) -> std::slice::Iter<'_, StatisticsReport> {
         let StatisticsReport { by_device, .. } = &self.statistics;
         if by_device.is_empty() { std::slice::from_ref(&self.statistics).iter() } else { by_device.iter() }
@@ -434,7 +418,7 @@ mod tests {
         busy.statistics.success.add(1_999_000);
         busy.statistics.failures = [1, 2, 3, 4];
         busy.statistics.load_ns = 1_500_000_000;
-        busy.is_ready = true;
+        (busy.is_ready, busy.restarts) = (true, 4);
         MetricsReport {
             models: vec![busy, model("b")],
             counter_latencies: true,
@@ -462,6 +446,8 @@ mod tests {
         check(&report(), "# TYPE nv_inference_exec_count counter", true);
         check(&report(), "nerite_model_ready{model=\"a\",version=\"1\"} 1", true);
         check(&report(), "nerite_model_ready{model=\"b\",version=\"1\"} 0", true);
+        check(&report(), "nerite_model_restarts_total{model=\"a\",version=\"1\"} 4", true);
+        check(&report(), "nerite_model_restarts_total{model=\"b\",version=\"1\"} 0", true);
     }
 
     #[test]
@@ -475,6 +461,8 @@ mod tests {
         let traced = MetricsReport { traces: vec![("dropped", 2)], trace_bytes: 9, ..report() };
         check(&traced, "nerite_traces_total{outcome=\"dropped\"} 2", true);
         check(&traced, "nerite_trace_bytes 9", true);
+        let unlogged = MetricsReport { log_lines_lost: vec![("write_failed", 4)], ..report() };
+        check(&unlogged, "nerite_log_lines_lost_total{reason=\"write_failed\"} 4", true);
         check(&report(), "nerite_demand_models", false);
         let demand = Some(DemandMetrics { models: 2, bytes: 64, loads: 3, evictions: 1, waiting: 5 });
         let on_demand = MetricsReport { demand, ..report() };
@@ -502,7 +490,8 @@ mod tests {
     #[test]
     fn a_histogram_has_cumulative_buckets_a_sum_and_a_count() {
         let wall = Histogram { buckets: vec![(100_000, 7), (10_000_000_000, 9)], count: 10, sum_ns: 1_500_000_000 };
-        let report = MetricsReport { front_busy: Some(BusyMetrics { wall, ..BusyMetrics::default() }), ..report() };
+        let front_busy = BusyMetrics { wall, stalling_peers: 2, staged_requests: 3, ..BusyMetrics::default() };
+        let report = MetricsReport { front_busy: Some(front_busy), ..report() };
         check(&report, "# TYPE nerite_front_thread_busy_seconds histogram", true);
         check(&report, "nerite_front_thread_busy_seconds_bucket{le=\"0.0001\"} 7", true);
         check(&report, "nerite_front_thread_busy_seconds_bucket{le=\"10\"} 9", true);
@@ -510,6 +499,8 @@ mod tests {
         check(&report, "nerite_front_thread_busy_seconds_sum 1.5", true);
         check(&report, "nerite_front_thread_busy_seconds_count 10", true);
         check(&report, "nerite_front_thread_busy_cpu_seconds_count 0", true);
+        check(&report, "nerite_stalling_peers 2", true);
+        check(&report, "nerite_staged_requests_total 3", true);
     }
 
     #[test]

@@ -414,3 +414,33 @@ fn the_last_value_of_a_repeated_parameter_counts() {
     let infer_request = InferMessage::read(&chain(&bytes, &[])).unwrap().take_infer_request(|_| Ok(())).unwrap();
     assert_eq!((infer_request.parameters.len(), infer_request.parameters.get("n7")), (1000, Some(&Parameter::Int(7))));
 }
+
+#[test]
+fn an_input_that_comes_twice_is_the_error_whatever_form_it_has() {
+    const TWICE: &str = "[request id: <id_unknown>] input 'B' already exists in request";
+    let without_size = [("shared_memory_region".to_owned(), parameter(ParameterChoice::StringParam("r".to_owned())))];
+    let named = |name: &str| InferInputTensor {
+        name: name.to_owned(),
+        datatype: "INT32".to_owned(),
+        shape: vec![1],
+        contents: Some(InferTensorContents { int_contents: vec![7], ..Default::default() }),
+        ..Default::default()
+    };
+    let faulty =
+        |name: &str| InferInputTensor { contents: None, parameters: without_size.clone().into(), ..named(name) };
+    let output = InferRequestedOutputTensor { name: "O".to_owned(), parameters: without_size.clone().into() };
+    let message = |inputs: Vec<InferInputTensor>, outputs| {
+        let request = ModelInferRequest { model_name: "m".to_owned(), inputs, outputs, ..Default::default() };
+        read(&request, &[]).map(drop).unwrap_err()
+    };
+    for inputs in [
+        vec![named("A"), named("B"), faulty("B")],
+        vec![named("A"), faulty("B"), named("B")],
+        vec![faulty("A"), named("B"), named("B")],
+    ] {
+        assert_eq!(message(inputs, Vec::new()), TWICE);
+    }
+    assert_eq!(message(vec![named("A"), named("B"), named("B")], vec![output]), TWICE);
+    let alone = message(vec![named("A"), faulty("B"), named("C")], Vec::new());
+    assert!(alone.starts_with("'shared_memory_byte_size' must be specified along with"), "{alone}");
+}

@@ -35,7 +35,8 @@ fn check_proto(input: InferInputTensor) {
 
 fn answer(datatype: DataType, elements: usize, bytes: usize) -> InferResponse {
     let (name, shape) = ("OUT".to_owned(), [elements as i64][..].into());
-    let output = Output { name: name.into(), datatype, shape, data: Buffer::from(vec![0; bytes]), placed: false };
+    let output =
+        Output { index: 0, name: name.into(), datatype, shape, data: Buffer::from(vec![0; bytes]), placed: false };
     InferResponse { outputs: vec![output].into(), ..InferResponse::default() }
 }
 

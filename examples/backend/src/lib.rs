@@ -96,7 +96,7 @@ impl Compute for ScaleInstance {
             let bytes = tensor.data.len();
             return Err(Status::invalid(format!("input '{x}' has {bytes} bytes that are no aligned FP32 elements")));
         };
-        times.input_ends();
+        times.mark_input_end();
         if job.wants(y) {
             // This may be the client's own memory, so it is asked for before anything is computed.
             let mut slot = job.output(y, DataType::Fp32, &tensor.shape)?;
@@ -106,7 +106,7 @@ impl Compute for ScaleInstance {
             cells.fill_with(numbers.iter().map(|number| number * self.factor));
             job.put(y, DataType::Fp32, tensor.shape.clone(), slot.filled());
         }
-        times.infer_ends();
+        times.mark_infer_end();
         Ok(())
     }
 }

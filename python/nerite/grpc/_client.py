@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from typing import Any, Callable, Optional, Sequence, TypeVar
 
@@ -10,14 +11,19 @@ from tritonclient.utils import InferenceServerException
 
 from nerite import _managed, _names
 from nerite._buffers import wants_place
+from nerite._deadline import Deadline, current, within
 from nerite._managed import Buffers, LeasedOutputs, ManagedClient, PendingRequest, placing_for
-from nerite._transports import GOODBYE_S
+from nerite._transports import GOODBYE_S, REGISTER_S
 from nerite.grpc._tensors import InferResult
 
 # Statuses with which the server itself refused the request. It does not use the request's buffers any more.
 ANSWERS = ("INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "UNIMPLEMENTED", "PERMISSION_DENIED", "UNAUTHENTICATED")
 # Statuses after which it is unknown whether the server still uses the buffers.
 AWAY = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "UNKNOWN")
+
+# The arguments of an inference after `outputs`, and which of them is its timeout. Those of `async_infer` are the same.
+AFTER_OUTPUTS = list(inspect.signature(origin.InferenceServerClient.infer).parameters)[5:]
+TIMEOUT_AT = AFTER_OUTPUTS.index("client_timeout")
 
 Callback = Callable[..., Any]
 Client = TypeVar("Client", bound="InferenceServerClient")
@@ -96,7 +102,7 @@ class Stream:
             placing.give_up()
 
     def _let_go(self, response: Any) -> None:
-        """A response without a mark is the final one."""
+        """Releases the input buffers of a request with its final response. A response without a mark is the final one."""
         parameter = response.parameters.get("triton_final_response")
         with self._lock:
             waiting = self._pending.get(response.id) if response.id else None
@@ -156,8 +162,8 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
     def infer(
         self, model_name: str, inputs: Any, model_version: str = "", outputs: Any = None, *args: Any, **kwargs: Any
     ) -> InferResult:
-        """As tritonclient's; ``outputs`` may hold ``InferOutput`` objects."""
-        pending = self._pending_request(inputs, outputs)
+        """As tritonclient's; ``outputs`` may hold ``InferOutput`` objects. ``client_timeout`` includes the time to make their memory known."""
+        pending, args, kwargs = self._pending_in_time(inputs, outputs, args, kwargs)
         try:
             result = super().infer(model_name, inputs, model_version, pending.outputs, *args, **kwargs)
         except BaseException as error:
@@ -176,8 +182,8 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """As tritonclient's; ``outputs`` may hold ``InferOutput`` objects."""
-        pending = self._pending_request(inputs, outputs)
+        """As tritonclient's; ``outputs`` may hold ``InferOutput`` objects. ``client_timeout`` includes the time to make their memory known."""
+        pending, args, kwargs = self._pending_in_time(inputs, outputs, args, kwargs)
 
         def placed(result: Any, error: Any) -> None:
             if error is not None:
@@ -221,8 +227,28 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
             outputs = self._streamed.begin(inputs, outputs, request_id)
         super().async_stream_infer(model_name, inputs, model_version, outputs, request_id, *args, **kwargs)
 
+    def _pending_in_time(self, inputs: Any, outputs: Any, args: Any, kwargs: Any) -> tuple[PendingRequest, Any, dict[str, Any]]:
+        """The memory of a request, made within the request's timeout, and the further arguments, with the time that is left."""
+        if len(args) > TIMEOUT_AT:
+            kwargs = {**kwargs, **dict(zip(AFTER_OUTPUTS, args))}
+            args = ()
+        timeout = kwargs.get("client_timeout")
+        if timeout is None:
+            return self._pending_request(inputs, outputs), args, kwargs
+        deadline = Deadline(timeout)
+        try:
+            with within(deadline):
+                pending = self._pending_request(inputs, outputs)
+        except TimeoutError as late:
+            raise InferenceServerException("Deadline Exceeded", "StatusCode.DEADLINE_EXCEEDED", str(late)) from late
+        # With no time left, gRPC itself raises its error.
+        return pending, args, {**kwargs, "client_timeout": deadline.left_or_zero()}
+
     def _extensions(self) -> Sequence[str]:
         return list(self.get_server_metadata().extensions)
+
+    def _register_soon(self, name: str, key: str, byte_size: int) -> None:
+        self.register_system_shared_memory(name, key, byte_size, client_timeout=current().left_of(REGISTER_S))
 
     def _unregister_soon(self, name: str) -> None:
         self.unregister_system_shared_memory(name, client_timeout=GOODBYE_S)

@@ -10,15 +10,16 @@ import tritonclient.http as origin
 from tritonclient.utils import InferenceServerException
 
 from nerite import _managed, _names
+from nerite._deadline import current
 from nerite._managed import ManagedClient, PendingRequest
-from nerite._transports import GOODBYE_S
+from nerite._transports import GOODBYE_S, REGISTER_S
 from nerite.http._tensors import InferResult
 
 Client = TypeVar("Client", bound="InferenceServerClient")
 
 
 def is_answer(error: BaseException) -> bool:
-    """Whether the server itself refused the request. It does not use the request's buffers any more then."""
+    """Whether the server itself refused the request. If so, it does not use the request's buffers any more."""
     status = error.status() if isinstance(error, InferenceServerException) else None
     return status in ("400", "401", "403", "404", "413")
 
@@ -116,12 +117,16 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
             raise
         return InferAsyncRequest(request, pending)
 
+    def _register_soon(self, name: str, key: str, byte_size: int) -> None:
+        with gevent.Timeout(current().left_of(REGISTER_S), TimeoutError):
+            self.register_system_shared_memory(name, key, byte_size)
+
     def _unregister_soon(self, name: str) -> None:
         with gevent.Timeout(GOODBYE_S, TimeoutError):
             self.unregister_system_shared_memory(name)
 
     def _server_is_away(self, error: BaseException) -> bool:
-        """Without a status, the connection failed."""
+        """Whether the connection failed. An error without a status means that."""
         return not isinstance(error, InferenceServerException) or error.status() is None
 
     def _extensions(self) -> Sequence[str]:

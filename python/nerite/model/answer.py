@@ -9,7 +9,7 @@ from typing import Any, Optional, Sequence
 
 import numpy as np
 
-from . import arguments
+from . import arguments, waiting
 from .calls import Calls
 from .channel import Channel, Ended, SideChannel
 from .errors import ERROR_CHARACTERS_MAX, TritonModelException, of_request, refused_call
@@ -40,7 +40,7 @@ class ModelChannel:
         self.side = side
         self.calls = calls
         self.memory = Memory()
-        # The outputs of the configuration, and the outputs that differ from it and that the operator was warned of.
+        # The model's name, the datatypes of its configured outputs by name, and the outputs of which the operator was warned.
         self.model = ""
         self.declared: dict[str, str] = {}
         self._warned: set[str] = set()
@@ -50,14 +50,16 @@ class ModelChannel:
         self.sending = threading.RLock()
         # Notifies threads that wait for a response.
         self.news = threading.Condition(threading.Lock())
-        # For a decoupled model: the number of requests whose inputs the server keeps. Then those of them that the model has dropped, and
-        # that the server was not told of yet: the request's number, the pending call for its places, and the segments of its inputs.
+        # For a decoupled model: the number of requests whose inputs the server keeps. Then those of them that the model has dropped
+        # and that were not reported to the server yet: the request's number, the pending call for its places, and the segments of its inputs.
         self.open_requests = 0
         self.released: collections.deque[tuple[int, int, list[Optional[int]]]] = collections.deque()
         # The segments of the batch's places that were replaced. The model may have arrays over them.
         self.replaced: list[int] = []
-        # Whether execute runs on the main thread. Then requests to other models whose responses are not needed any more.
-        self.is_executing = False
+        # The batch that execute runs now, and the requests to other models that other threads made.
+        self.execution: Optional[waiting.Execution] = None
+        self.watch = waiting.Watch(self)
+        # Requests to other models whose responses are not needed any more.
         self.unwanted: collections.deque[int] = collections.deque()
         # The requests to other models whose responses an iterator reads.
         self.iterators: set[int] = set()
@@ -116,7 +118,7 @@ class Answer:
         self._index = index
         self._number: int = wire["number"]
         self._id: str = wire["id"]
-        # By name. When a place is replaced by a larger one, the request's own list changes too.
+        # The places of requested outputs, by name. When a place is replaced by a larger one, the request's own list changes too.
         prepared = self._prepared = wire.get("prepared")
         self._wanted: dict[str, PlaceFor] = prepared and prepared.wanted or {output[0]: output for output in wire["outputs"]}
         self._is_placed = False
@@ -173,7 +175,7 @@ class Answer:
         self.response = {"error": (code, text[:ERROR_CHARACTERS_MAX])}
 
     def named(self, text: str) -> str:
-        """An error of this request alone, which names it among those of its batch."""
+        """The text of an error, with the id of this request, because its batch may have others."""
         return of_request(self._id, text)
 
     def refuse(self, code: str, text: str) -> None:
@@ -291,5 +293,5 @@ class Answer:
 
 
 def _is_there(array: np.ndarray, view: np.ndarray) -> bool:
-    """Whether the array is the memory of the place already."""
+    """Whether the array already lies at the place."""
     return array.flags.c_contiguous and bool(array.__array_interface__["data"][0] == view.__array_interface__["data"][0])

@@ -46,7 +46,7 @@ READ_ONLY = (
 # The names of the thread that ends the process with the server, and of the thread that answers readiness checks.
 END_THREAD, READINESS_THREAD = "nerite-end", "nerite-readiness"
 NOTHING = np.empty(0, np.uint8)
-# Whether this process was forked by the model. It is noted at the fork, because to ask the system takes a call for each batch.
+# Whether this process was forked by the model. It is set at the fork, because comparing process IDs would take a system call for each batch.
 is_fork = False
 
 
@@ -89,7 +89,13 @@ def execute(model: Any, names: packets.Model, model_channel: ModelChannel, comma
     with model_channel.sending:
         for answer in answers:
             answer.is_closed = True
-    message: packets.Answer = {"responses": _responses(answers)} if failure is None else _failure(failure, answers, names)
+    if failure is None:
+        message: packets.Answer = {"responses": _responses(answers)}
+    else:
+        message = _failure(failure, answers, names)
+        if "responses" in message:
+            # An answer that is an error as a whole is logged by the server.
+            model_channel.side.log("ERROR", _failed(failure, names))
     if model_channel.memory.has_lost():
         inputs, outputs = segments(wires)
         lost = model_channel.memory.lost({*inputs, *outputs})
@@ -109,8 +115,12 @@ def _failure(text: str, answers: list[Answer], names: packets.Model) -> packets.
         return {"error": text}
     for answer in answers:
         if answer.response is None:
-            answer.fail("INTERNAL", f"Failed to process the request(s) for model '{names['instance']}', message: {text}")
+            answer.fail("INTERNAL", _failed(text, names))
     return {"responses": _responses(answers)}
+
+
+def _failed(text: str, names: packets.Model) -> str:
+    return f"Failed to process the request(s) for model '{names['instance']}', message: {text}"
 
 
 def make_requests(wires: list[packets.Request], answers: Sequence[Answer], memory: Memory) -> list[InferenceRequest]:
@@ -129,7 +139,11 @@ def make_requests(wires: list[packets.Request], answers: Sequence[Answer], memor
                     continue
             for name, datatype, shape, segment, offset, byte_size in wire["inputs"]:
                 # A tensor without bytes needs no place.
-                held = memory[segment] if segment is not None else NOTHING
+                if segment is None:
+                    held = NOTHING
+                else:
+                    held = memory[segment]
+                    memory.refresh(segment, offset, byte_size)
                 if datatype == "BYTES":
                     inputs.append(Tensor._of(name, datatype, decoded(held, offset, byte_size, shape, name)))
                 elif type(held) is np.ndarray:
@@ -251,7 +265,7 @@ def segments(wires: list[packets.Request]) -> tuple[list[Optional[int]], list[Op
     """The segments in which the inputs and the outputs of a batch lie."""
     if len(wires) == 1 and "prepared" in wires[0]:
         prepared = wires[0]["prepared"]
-        # Other places may have been replaced in this run. Only the request itself tells by which.
+        # Places that are not the client's own may have been replaced in this run. Only the request itself has the new ones.
         if prepared.wanted is not None:
             return prepared.input_segments, prepared.output_segments
     inputs: list[Optional[int]] = []

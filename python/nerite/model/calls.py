@@ -24,17 +24,17 @@ class Calls:
 
     def __init__(self, end: socket.socket) -> None:
         self._channel = Channel(end)
-        # Replaced by the memory of the conversation, once there is one.
+        # Replaced by :meth:`share`.
         self._memory = Memory()
         self._numbers = itertools.count(1)
         self._pid = os.getpid()
         self._news = threading.Condition(threading.Lock())
         self._is_read = False
-        # The pending calls: their numbers, and answers that have come and were not fetched.
+        # For each pending call, by its number: the answers that were received and not fetched yet.
         self._pending: dict[int, collections.deque[Any]] = {}
 
     def share(self, memory: Memory) -> None:
-        """Sets the memory for segments that answers introduce. It may need a segment before another thread has read its answer."""
+        """Sets the memory for segments that answers introduce. It reads answers itself if it needs a segment whose answer no thread has read yet."""
         self._memory = memory
         memory.read_more = self.read_waiting
 
@@ -75,6 +75,11 @@ class Calls:
                     self._read()
             return answers.popleft()
 
+    def is_pending(self, number: int) -> bool:
+        """Whether a thread waits for an answer with that number, or has not read all of them."""
+        with self._news:
+            return number in self._pending
+
     def drop(self, number: int) -> None:
         """Notes that the answer is not needed any more."""
         with self._news:
@@ -85,7 +90,7 @@ class Calls:
             pass
 
     def read_waiting(self, seconds: float) -> bool:
-        """Reads answers that come within that time, unless another thread does. Returns whether there was any."""
+        """Reads one answer, if one arrives within that time and no other thread reads. Returns whether it has read one."""
         if self._is_read or not self._channel.wait(seconds):
             return False
         with self._news:
@@ -113,7 +118,7 @@ class Calls:
             self.discard(answer)
 
     def discard(self, answer: Any) -> None:
-        """Notes that the model will not read this answer. The server keeps the memory of its outputs until it is told so."""
+        """Notes that the model will not read this answer. The server keeps the memory of its outputs until it is notified."""
         response = answer.get("response") or {}
         for output in response.get("outputs", ()):
             if output[TENSOR_SEGMENT] is not None:

@@ -11,7 +11,7 @@ import os
 import select
 import socket
 import threading
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 from . import packed, packets
 from .errors import say
@@ -113,16 +113,20 @@ class SideChannel:
     def __init__(self, end: socket.socket) -> None:
         self._channel = Channel(end)
         self._lock = threading.Lock()
+        # The number of the first request of the present batch, or else of the last one. None before the first batch.
+        self.run: Optional[int] = None
         os.register_at_fork(after_in_child=self._renew)
 
     def _renew(self) -> None:
         self._lock = threading.Lock()
 
     def log(self, level: str, text: str, whence: tuple[str, int] = ("", 0)) -> None:
-        """Sends a line to the server's log, with its file and line number. If the server is behind, the line is printed, because a model
-        must not wait for its log.
+        """Sends a line to the server's log, with its file and line number. If the server does not read fast enough, the line is
+        printed, because a model must not wait for its log.
         """
         line: packets.Log = {"log": (level, text[:LOG_CHARACTERS_MAX]), "at": whence}
+        if self.run is not None:
+            line["of"] = self.run
         try:
             with self._lock:
                 self._channel.send(line, socket.MSG_DONTWAIT)
@@ -130,8 +134,8 @@ class SideChannel:
             say(text)
 
     def let_go(self, segments: list[int]) -> list[int]:
-        """Returns memory that the server keeps for the model. Returns the segments that it had kept. A packet on its way may name further
-        segments: the server reads that packet before it sends the same memory again.
+        """Notifies the server that the model does not use these segments any more. Returns those of them that the server had kept. A packet that the
+        server has not read yet may make it keep further ones. The server reads that packet before it sends the same memory again.
         """
         with self._lock:
             self._channel.send({"let_go": segments})
@@ -153,7 +157,7 @@ class SideChannel:
             pass
 
     def is_cancelled(self, number: int) -> bool:
-        """Asks whether the client cancelled the request with this number."""
+        """Whether the client cancelled the request with this number. Waits for the server's answer."""
         try:
             with self._lock:
                 self._channel.send({"cancelled": number})

@@ -1,6 +1,6 @@
 """How does a model's process access the memory of a GPU?
 
-By the CUDA driver, which is loaded when the first tensor on a GPU is met. All calls are made in the device's primary context, which PyTorch, CuPy
+By the CUDA driver, which is loaded for the first tensor on a GPU. All calls are made in the device's primary context, which PyTorch, CuPy
 and CUDA's own runtime use as well.
 
     memory of the GPU ◄──► page-locked block ◄──► memory of the host
@@ -105,7 +105,7 @@ class Device:
         self._context = _Handle()
         handle = _Number()
         driver.call("cuDeviceGet", ctypes.byref(handle), number)
-        # It is kept until the process ends.
+        # The context is kept until the process ends.
         driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), handle)
         # Held while the lanes are used.
         self._copying = threading.Lock()
@@ -124,7 +124,7 @@ class Device:
             self._driver.call("cuCtxPopCurrent_v2", None)
 
     def stream(self) -> int:
-        """A stream that a library can make wait for its own work, as DLPack wants it."""
+        """A stream for DLPack: the library that exports a tensor makes this stream wait for its own work."""
         return self._stream.value or 0
 
     def await_stream(self) -> None:
@@ -157,7 +157,7 @@ class Device:
             self._lanes = self._lanes or (_Lane(self._driver), _Lane(self._driver))
             for number, at in enumerate(range(0, byte_size, BLOCK_BYTES)):
                 lane, length = self._lanes[number % 2], min(BLOCK_BYTES, byte_size - at)
-                # The block may still be copied from.
+                # The last copy from this block may not have ended.
                 self._driver.call("cuStreamSynchronize", lane.stream)
                 ctypes.memmove(lane.block.value, source + at, length)
                 self._driver.call("cuMemcpyHtoDAsync_v2", address + at, lane.block, length, lane.stream)
@@ -221,13 +221,13 @@ class DeviceArray:
         self.address = address
         # DLPack's kind of memory, and the number of the GPU.
         self.place = place
-        # Whether another library got them, which may write to them at any time.
+        # Whether another library got the elements. It may write to them at any time.
         self.is_exported = False
-        # Keeps the memory.
+        # Keeps the memory allocated.
         self._owner = owner
 
     def await_writers(self) -> None:
-        """Waits for what libraries that got the elements may be writing."""
+        """Waits for all writes of other libraries, if one of them got the elements."""
         if self.is_exported:
             device(self.place[1]).await_all()
 
@@ -296,6 +296,6 @@ class DeviceSegment:
 
     def __del__(self) -> None:
         if self._address is not None:
-            # The context may have ended, and with it this memory.
+            # The context may have ended, which has closed this memory too.
             with contextlib.suppress(TritonModelException):
                 device(self._gpu).close(self._address)

@@ -17,7 +17,7 @@ HOST = "127.0.0.1"
 def wait_for_client(model: str, instance: str, port: int, log: Callable[[str, str], None]) -> None:
     """Waits until a debugger has attached. From then on, no time limit of this process ends a request."""
     setting = f"--backend-config=python,debug={model}"
-    # Its warning about modules without files would be for each start: the server's own modules are such modules.
+    # nerite's own modules have no files. Without this variable, the debugger would warn about them at each start.
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     try:
         import debugpy

@@ -1,8 +1,8 @@
 """How does a request get any number of responses, from any thread?
 
 ``execute`` returns None and may be called again while earlier requests are still answered. Each response is sent to the server at once. The
-server's answer has the places for the next response's outputs. The next response waits for that answer, so a model does not run ahead of a
-client that reads slowly.
+server's answer has the places for the next response's outputs. The next response waits for that answer, so the server decides how far a model
+runs ahead of a client that reads slowly.
 """
 
 from __future__ import annotations
@@ -140,8 +140,10 @@ def execute(model: Any, names: packets.Model, model_channel: ModelChannel, comma
         # This is a child that the model forked, and that returned from execute. Its parent sends the answer.
         os._exit(0)
     if failure is not None:
+        text = f"Failed to process the request(s) for model '{names['instance']}', message: {failure}"
+        model_channel.side.log("ERROR", text)
         for answer in answers:
-            answer.give_up(f"Failed to process the request(s) for model '{names['instance']}', message: {failure}")
+            answer.give_up(text)
     return {"responses": []}
 
 
@@ -165,7 +167,7 @@ def _run(model: Any, names: packets.Model, model_channel: ModelChannel, wires: "
 
 
 def _run_again(requests: "list[InferenceRequest]", model_channel: ModelChannel) -> None:
-    """Schedules requests again that the model released with the flag for it. The server is told before the batch is answered."""
+    """Reschedules requests that the model released with the flag for it. The server is notified before the batch is answered."""
     numbers = []
     for request in requests:
         answer = request._answer
@@ -185,7 +187,7 @@ def _note(done: "concurrent.futures.Future[Any]", names: packets.Model, model_ch
 
 
 def release(model_channel: ModelChannel) -> None:
-    """Tells the server which requests cannot be answered any more, because no sender is left."""
+    """Reports to the server which requests cannot be answered any more, because no sender is left."""
     while model_channel.released:
         try:
             number, granted, inputs = model_channel.released.popleft()

@@ -1,8 +1,10 @@
 """How are tensors exchanged with other libraries without numpy?
 
 With DLPack's capsules. Every library reads the first layout (``DLManagedTensor``). The second one (``DLManagedTensorVersioned``) has flags, for
-read-only memory among others. It is made where the consumer asks for it (``max_version``). numpy has no BF16 and exports no read-only memory in
-the first layout, so the structures are made here. The elements may be in the memory of a GPU.
+read-only memory among others. It is made where the consumer asks for it (``max_version``). The elements may be in the memory of a GPU.
+
+numpy makes the structures, and its compiled functions free them. A consumer that refuses a tensor drops its capsule while an exception is pending,
+and a callback of ctypes cannot preserve that exception. numpy has no BF16 and no GPUs, so the type and the device are written here.
 
     DLTensor:                  data | device type, id | dimensions | code, bits, lanes | shape | strides | byte offset
     DLManagedTensor:           DLTensor | context | deleter
@@ -103,8 +105,12 @@ _is_named.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
 _pointer = _python.PyCapsule_GetPointer
 _pointer.restype = ctypes.c_void_p
 _pointer.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
+_clear_error = _python.PyErr_Clear
+_clear_error.restype = None
 
-# The objects that each exported structure points to, until its consumer releases it.
+# Whether numpy makes capsules of the first layout (from 1.22 on), and of the second one (from 2.1 on).
+_NUMPY_MAKES = {_NAME: hasattr(np.ndarray, "__dlpack__"), _VERSIONED_NAME: bool(np.lib.NumpyVersion(np.__version__) >= "2.1.0")}
+# For each structure that was made without numpy, the objects that it points to, until its consumer releases it.
 _lent: dict[int, tuple[Any, ...]] = {}
 
 
@@ -113,7 +119,11 @@ def _give_back(managed: int) -> None:
 
 
 def _destroy(capsule: int) -> None:
-    """Called when a capsule is destroyed that was not consumed."""
+    """Called when a capsule that was not consumed is destroyed.
+
+    If an exception is pending, no call works, so the exception is cleared first. The caller of the consumer gets ``SystemError`` in its place.
+    """
+    _clear_error()
     for name in (_NAME, _VERSIONED_NAME):
         if _is_named(capsule, name):
             _lent.pop(_pointer(capsule, name), None)
@@ -134,7 +144,7 @@ def exported(
     """A capsule over the elements. The last three arguments are those of ``__dlpack__``.
 
     It is over a copy if one is requested, and if the elements are not contiguous or are read-only, because the consumer may write. If the consumer
-    wants no copy, memory is told to be read-only, where the layout can say that. Raises ``BufferError`` if that cannot be done.
+    wants no copy, read-only memory is marked as such, if the layout has a flag for that. Raises ``BufferError`` if a copy would be needed.
     """
     if dl_device is not None and tuple(dl_device) != HOST:
         raise BufferError(f"the tensor is in the host's memory {HOST}, asked for device {tuple(dl_device)}; move it after from_dlpack")
@@ -149,8 +159,7 @@ def exported(
             raise BufferError(f"the tensor cannot be exported without a copy: its memory is {why}, or drop copy=False")
         array = array.astype(array.dtype.newbyteorder("="), order="C")
     flags = (_FLAG_IS_COPIED if is_copied else 0) | (0 if array.flags.writeable else _FLAG_READ_ONLY)
-    address = array.__array_interface__["data"][0]
-    return _made(address, HOST, array.shape, datatype, flags if is_versioned else None, array)
+    return _made(array, HOST, datatype, flags if is_versioned else None)
 
 
 def exported_from_gpu(
@@ -173,12 +182,44 @@ def exported_from_gpu(
     array.await_writers()
     array.is_exported = True
     is_versioned = max_version is not None and max_version[0] >= _VERSION[0]
-    return _made(array.address, array.place, array.shape, datatype, 0 if is_versioned else None, array)
+    return _made(np.asarray(_Addressed(array, datatype)), array.place, datatype, 0 if is_versioned else None)
 
 
-def _made(address: int, place: tuple[int, int], shape: tuple[int, ...], datatype: str, flags: Optional[int], owner: Any) -> Any:
-    """A capsule over contiguous elements: in the second layout with these flags, or in the first layout if they are None."""
+class _Addressed:
+    """Lets numpy make an array over elements on a GPU. numpy does not access the elements."""
+
+    def __init__(self, array: cuda.DeviceArray, datatype: str) -> None:
+        self._owner = array
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": array.shape,
+            "typestr": _KINDS[datatype][2],
+            "data": (array.address, False),
+        }
+
+
+def _made(array: np.ndarray, place: tuple[int, int], datatype: str, flags: Optional[int]) -> Any:
+    """A capsule over contiguous elements: in the second layout with these flags, or in the first layout if they are None. It keeps the array's
+    memory alive.
+    """
+    name = _NAME if flags is None else _VERSIONED_NAME
+    if not _NUMPY_MAKES[name]:
+        return _made_without_numpy(array, place, datatype, flags)
     code, bits, _ = _KINDS[datatype]
+    numbers = array.view(f"u{bits // 8}")
+    capsule = numbers.__dlpack__() if flags is None else numbers.__dlpack__(max_version=_VERSION)  # type: ignore[call-arg]
+    managed: Any = (_Managed if flags is None else _Versioned).from_address(_pointer(id(capsule), name))
+    managed.tensor.code = code
+    managed.tensor.device_type, managed.tensor.device_id = place
+    if flags is not None:
+        managed.flags = flags
+    return capsule
+
+
+def _made_without_numpy(array: np.ndarray, place: tuple[int, int], datatype: str, flags: Optional[int]) -> Any:
+    """As :func:`_made`, for versions of numpy that do not make such capsules."""
+    code, bits, _ = _KINDS[datatype]
+    address, shape = array.__array_interface__["data"][0], array.shape
     count = len(shape)
     dims, strides = (ctypes.c_int64 * count)(*shape), (ctypes.c_int64 * count)()
     step = 1
@@ -192,7 +233,7 @@ def _made(address: int, place: tuple[int, int], shape: tuple[int, ...], datatype
     else:
         managed = _Managed(tensor, None, _deleter)
     at = ctypes.addressof(managed)
-    _lent[at] = (managed, dims, strides, owner)
+    _lent[at] = (managed, dims, strides, array)
     return _new(at, _NAME if flags is None else _VERSIONED_NAME, ctypes.cast(_destructor, ctypes.c_void_p))
 
 
@@ -273,7 +314,7 @@ def _taken(tensor: Any, kinds: tuple[int, ...], any_strides: bool) -> Any:
             raise TritonModelException(_NOT_CONTIGUOUS)
         strides = tuple(stride * dl_tensor.bits // 8 for stride in dl_tensor.strides[: dl_tensor.dimensions])
     if dl_tensor.device_type in _GPU_KINDS and not has_waited:
-        # A capsule does not tell which stream its elements are written on.
+        # A capsule does not name the stream on which its elements are written.
         cuda.device(dl_tensor.device_id).await_all()
     # From now on this module must release the tensor.
     _set_name(tensor, used_name)

@@ -11,6 +11,8 @@ from . import arguments
 
 # The code objects whose frames end a traceback: the functions that call the model.
 CALLERS: set[CodeType] = set()
+# The folders of the model, in which its modules are looked for.
+FOLDERS: list[str] = []
 # Longer error texts are cut, because the texts of a whole batch are sent in one packet.
 ERROR_CHARACTERS_MAX = 1 << 16
 # The prefix of this package's modules. Their frames are not shown, because Triton has compiled code there.
@@ -76,7 +78,7 @@ def refused_arguments(name: str, signature: str, given: tuple[Any, ...] = (), na
 
 
 def refused_call(name: str, signature: str, given: tuple[Any, ...], returns: str = "None") -> TypeError:
-    """The same for a function, which returns a value of this type."""
+    """The error of a function with wrong arguments. ``returns`` is the type of its value."""
     return _refused(name, "function", f"({signature}) -> {returns}", given, None)
 
 
@@ -110,6 +112,9 @@ def _message(error: BaseException) -> str:
     # Python's own message omits the folder, and all models have a model.py.
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return f"{error.msg} ({error.filename}, line {error.lineno})"
+    # The module may have existed when the model was loaded. Python's own message names no folder.
+    if isinstance(error, ModuleNotFoundError) and error.name and FOLDERS and str(error) == f"No module named {error.name!r}":
+        return f"{error} ('{error.name.replace('.', '/')}.py' is neither in {' nor in '.join(FOLDERS)}, nor on the interpreter's own path)"
     return str(error)
 
 

@@ -32,7 +32,12 @@ if "long" in first:
     with open(descriptors.pop(0), "rb") as file:
         first = json.loads(os.pread(file.fileno(), first["long"], 0))
 if sys.version_info < (3, 9):
-    # Before the model's code, whose errors would hide the reason. The server then asks this Python for its version, and says what is wrong.
+    # The check precedes the model's code, whose errors would hide the reason. The server then checks this Python, and reports what is wrong.
+    sys.exit()
+try:
+    import numpy  # noqa: F401
+except ImportError:
+    # The server then checks for numpy too.
     sys.exit()
 sys.meta_path.insert(0, SentModules(first["modules"]))
 main = __import__(first["main"], fromlist=["run"])

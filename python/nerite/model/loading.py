@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any, Dict
 
-from . import packets, utils
+from . import errors, packets, utils
 from .batch import call
 
 
@@ -21,12 +21,13 @@ def find(model: packets.Model) -> str:
         raise NotLoaded(f"Model name must end with '.py'. Model name is \"{model['file']}\".")
     path = packets.class_file(model)
     if not os.path.isfile(path):
-        # It was there when the model was loaded. Python's error would name the module alone.
+        # The file existed when the model was loaded. Python's error would name the module alone.
         raise NotLoaded(f"Python model file not found in '{path}'; put it there again, or load the model anew")
     sys.path += [model["version_dir"], model["model_dir"]]
+    errors.FOLDERS[:] = [f"'{folder}'" for folder in (model.get("class_dir"), model["version_dir"], model["model_dir"]) if folder]
     utils._model_dir = model["version_dir"]
     if "class_dir" in model:
-        # A backend's class and the modules beside it, whatever the interpreter has under such names.
+        # The class of a backend and the modules beside it come before modules of the interpreter with the same names.
         sys.path.insert(0, model["class_dir"])
         return stem
     return f"{model['version']}.{stem}"

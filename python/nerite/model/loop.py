@@ -31,7 +31,7 @@ def awaited(work: Awaitable[Any]) -> Any:
 
 
 def begun(work: Awaitable[Any]) -> "concurrent.futures.Future[Any]":
-    """Starts the coroutine. Others may run at the same time."""
+    """Starts the coroutine, and returns its future. Other coroutines may run at the same time."""
     return asyncio.run_coroutine_threadsafe(_outcome(work), _background())
 
 

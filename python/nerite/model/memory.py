@@ -1,7 +1,7 @@
 """How does this process map memory that the server shares with it?
 
 A segment is a part of a file that the server sent. It stays mapped until the last array over it is collected: numpy keeps the owner of the
-mapping alive, and to forget a segment only drops our own reference. Large memory is unmapped on another thread (``unmapping``).
+mapping alive, and to forget a segment only drops our own reference. Large memory, and all of clients, is unmapped on another thread (``unmapping``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from . import prepared
 from .packets import Segment
-from .unmapping import UNMAPPED_HERE_BYTES_MAX, Mapping, Unmapper
+from .unmapping import Mapping, Unmapper
 
 # The longest time, in seconds, until another thread has read a packet that has arrived.
 _AWAITED_S = 5.0
@@ -26,10 +26,14 @@ _LOOK_AGAIN_S = 0.001
 # The size of an IPC handle.
 _HANDLE_BYTES = 64
 _PAGE_BYTES = mmap.ALLOCATIONGRANULARITY
+# How the server marks memory that is mapped privately.
+_PRIVATE = "private"
+# As MADV_DONTNEED, for memory that is locked (Linux 5.18). The module mmap has no name for it.
+_MADV_DONTNEED_LOCKED = 24
 
 
 class Unmapped(Exception):
-    """Memory that cannot be mapped. The text is for the server."""
+    """Memory cannot be mapped, or is not mapped. The text is for the server."""
 
 
 class Guard:
@@ -66,12 +70,12 @@ class Guard:
         return int(start)
 
     def unmap(self, start: int, length: int) -> None:
-        """Unmaps it."""
+        """Unmaps such a part."""
         self._unmap(start, length)
 
 
 class _Watched:
-    """A guarded mapping, which lasts as long as this object. Arrays over it have it as their base."""
+    """A guarded mapping of a client's object, which lasts as long as this object. Arrays over it have it as their base."""
 
     def __init__(self, guard: Guard, unmapper: Unmapper, descriptor: int, file_offset: int, length: int) -> None:
         self._guard = guard
@@ -83,10 +87,8 @@ class _Watched:
     def __del__(self) -> None:
         if "__array_interface__" not in self.__dict__:
             return
-        if self.length > UNMAPPED_HERE_BYTES_MAX:
-            self._unmapper.pass_on(functools.partial(self._guard.unmap, self.start, self.length))
-        else:
-            self._guard.unmap(self.start, self.length)
+        # A small mapping is passed on too. It may be the last one of a client's large object, which the kernel then frees before the call returns.
+        self._unmapper.pass_on(functools.partial(self._guard.unmap, self.start, self.length))
 
 
 class Memory:
@@ -101,6 +103,9 @@ class Memory:
         self._on_gpus: dict[int, Any] = {}
         # Addresses and lengths.
         self._addresses: dict[int, tuple[int, int]] = {}
+        # For memory that others read too: the mapping, and the number of its bytes before the segment. It is mapped privately, so that what the
+        # model writes there stays in this process.
+        self._private: dict[int, tuple[mmap.mmap, int]] = {}
         # For regions: the segment's address, and the number of bytes of the mapping before it.
         self._regions: dict[int, tuple[int, int]] = {}
         # For each segment: the base of all arrays over it, and the segment's bytes. Inputs without an array refer to the bytes. Then the reference
@@ -111,7 +116,7 @@ class Memory:
         self.read_more: Optional[Callable[[float], bool]] = None
         # Held while the set above is changed.
         self._lock = threading.Lock()
-        # Segments that could not be mapped, and that the server was not told of yet.
+        # Segments that could not be mapped, and that were not reported to the server yet.
         self.unmapped: list[int] = []
 
     def __getitem__(self, segment: int) -> Any:
@@ -134,17 +139,18 @@ class Memory:
     def map(self, wanted: list[Segment], descriptors: list[int]) -> None:
         """Maps each segment, and closes the descriptors."""
         try:
-            for (segment, length, file_offset, is_region, *gpu), descriptor in zip(wanted, descriptors):
-                if gpu:
+            for (segment, length, file_offset, is_region, *more), descriptor in zip(wanted, descriptors):
+                is_private = more == [_PRIVATE]
+                if more and not is_private:
                     from . import cuda
 
-                    on_gpu = cuda.DeviceSegment(os.pread(descriptor, _HANDLE_BYTES, 0), length, gpu[0])
+                    on_gpu = cuda.DeviceSegment(os.pread(descriptor, _HANDLE_BYTES, 0), length, more[0])
                     self._bytes[segment] = self._on_gpus[segment] = on_gpu
                     # Otherwise the local variable would keep it open.
                     del on_gpu
                     continue
                 try:
-                    self._map_with_retry(segment, length, file_offset, is_region, descriptor)
+                    self._map_with_retry(segment, length, file_offset, is_region, is_private, descriptor)
                 except (OSError, ValueError) as error:
                     self.unmapped = [other[0] for other in wanted if other[0] not in self._bytes]
                     raise Unmapped(
@@ -155,20 +161,23 @@ class Memory:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _map_with_retry(self, segment: int, length: int, file_offset: int, is_region: bool, descriptor: int) -> None:
+    def _map_with_retry(self, segment: int, length: int, file_offset: int, is_region: bool, is_private: bool, descriptor: int) -> None:
         try:
-            self._map(segment, length, file_offset, is_region, descriptor)
+            self._map(segment, length, file_offset, is_region, is_private, descriptor)
         except OSError:
             # Memory that waits to be unmapped may take the address space.
             self._unmapper.finish()
-            self._map(segment, length, file_offset, is_region, descriptor)
+            self._map(segment, length, file_offset, is_region, is_private, descriptor)
 
-    def _map(self, segment: int, length: int, file_offset: int, is_region: bool, descriptor: int) -> None:
+    def _map(self, segment: int, length: int, file_offset: int, is_region: bool, is_private: bool, descriptor: int) -> None:
         skip = file_offset % _PAGE_BYTES
         if not is_region:
-            mapping = Mapping(descriptor, skip + length, offset=file_offset - skip)
+            access = mmap.ACCESS_COPY if is_private else mmap.ACCESS_WRITE
+            mapping = Mapping(descriptor, skip + length, access=access, offset=file_offset - skip)
             mapping.unmapper = self._unmapper
             whole = np.frombuffer(mapping, np.uint8)
+            if is_private:
+                self._private[segment] = mapping, skip
             # Otherwise the local variable would keep it mapped.
             del mapping
         elif self._guard is None:
@@ -178,15 +187,38 @@ class Memory:
             self._regions[segment] = (owner.start, skip)
             whole = np.asarray(owner)
         self._bytes[segment] = whole[skip : skip + length]
-        self._addresses[segment] = (whole.__array_interface__["data"][0] + skip, length)
+        if not is_private:
+            self._addresses[segment] = (whole.__array_interface__["data"][0] + skip, length)
         use = self._uses[segment] = [whole, self._bytes[segment], 0]
         # Otherwise the local variable would count as a reference.
         del whole
         use[2] = sys.getrefcount(use[0]) + sys.getrefcount(use[1])
 
+    def is_private(self, segment: int) -> bool:
+        """Whether others read the segment too."""
+        return segment in self._private
+
+    def refresh(self, segment: int, offset: int, byte_size: int) -> None:
+        """Makes these bytes of a private segment equal to those of the server. Drops the pages that the model has written to."""
+        found = self._private.get(segment)
+        if found is None or byte_size == 0:
+            return
+        mapping, skip = found
+        start = (skip + offset) // _PAGE_BYTES * _PAGE_BYTES
+        length = skip + offset + byte_size - start
+        try:
+            mapping.madvise(mmap.MADV_DONTNEED, start, length)
+        except OSError:
+            try:
+                mapping.madvise(_MADV_DONTNEED_LOCKED, start, length)
+            except OSError as error:
+                raise Unmapped(
+                    f"memory of an input that other models read too cannot be read anew: {error}; if the model locks its memory, that needs Linux 5.18"
+                ) from error
+
     def expect_use(self, segment: Any, more: int) -> None:
-        """Notes that this package itself has that many arrays more, or fewer, over the segment. To be called after the array was made, and before it is
-        dropped: in between the segment may only seem to be used.
+        """Notes that this package itself has that many arrays more, or fewer, over the segment. Call this after such an array was made, or before it is
+        dropped. So an unused segment may seem to be used for a moment, but never the reverse.
         """
         with self._lock:
             use = self._uses.get(segment)
@@ -232,7 +264,7 @@ class Memory:
         return fresh, let_go, keeps_region
 
     def keeps_any(self) -> bool:
-        """Whether the model uses memory that the server keeps for it, or has stopped using it and the server was not told yet."""
+        """Whether the server keeps memory for the model. The model may have stopped using that memory already."""
         return bool(self._held)
 
     def let_go(self) -> list[int]:
@@ -241,13 +273,13 @@ class Memory:
             return [segment for segment in self._held if not self._in_use(segment)]
 
     def given_back(self, segments: Iterable[int]) -> None:
-        """Notes that the server was told that these segments are not used any more."""
+        """Notes that the server was notified that these segments are not used any more."""
         with self._lock:
-            # Another thread may use it again.
+            # Another thread may use a segment again.
             self._held.difference_update([one for one in segments if not self._in_use(one)])
 
     def hold(self, segment: int) -> None:
-        """Notes that the server keeps the segment until it is told that no array uses it any more."""
+        """Notes that the server keeps the segment until it is notified that no array uses it any more."""
         with self._lock:
             self._held.add(segment)
 
@@ -275,13 +307,14 @@ class Memory:
         for segment in segments:
             self._bytes.pop(segment, None)
             self._addresses.pop(segment, None)
+            self._private.pop(segment, None)
             self._regions.pop(segment, None)
             self._on_gpus.pop(segment, None)
             self._uses.pop(segment, None)
             self._held.discard(segment)
 
     def has_lost(self) -> bool:
-        """Whether any memory was missing so far when it was accessed. To ask the guard for each segment takes longer."""
+        """Whether any memory was missing so far when it was accessed. Calling the guard for each segment takes longer."""
         guard = self._guard
         return guard is not None and guard.faults.value != 0
 

@@ -20,7 +20,7 @@ _ORPHAN = (
 )
 _side: Optional[SideChannel] = None
 _instance = ""
-# Families that the model has dropped, and that the server was not told of yet.
+# Families that the model has dropped, and that were not reported to the server yet.
 _gone: Deque[int] = collections.deque()
 
 
@@ -31,7 +31,7 @@ def connect(side: SideChannel, instance: str) -> None:
 
 
 def forget_gone() -> None:
-    """Tells the server which families the model has dropped."""
+    """Reports to the server which families the model has dropped."""
     gone = []
     while _gone:
         gone.append(_gone.popleft())
@@ -40,7 +40,7 @@ def forget_gone() -> None:
 
 
 def is_behind() -> bool:
-    """Whether the server was not told yet of a family that the model has dropped."""
+    """Whether a family that the model has dropped was not reported to the server yet."""
     return bool(_gone)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
-from . import arguments
+from . import arguments, waiting
 from .arguments import Unfit
 from .errors import TritonError, TritonModelException, refused_call
 from .requests import InferenceRequest, InferenceResponse
@@ -27,30 +27,36 @@ _UNLOAD_SIGNATURE = "model_name: str, unload_dependents: bool = False"
 _READY_SIGNATURE = "model_name: str, model_version: str = ''"
 _READINESS_FAILED = "Failed to check model readiness: "
 ONLY_IN_EXECUTE = "BLS is only supported during the 'execute' function."
+NOT_IN_TEMPLATES = (
+    "With SHARE_INITIALIZE, 'initialize' runs in a process that cannot load, unload or look at other models; do that in 'initialize_instance'."
+)
 # Set while the model may call the server.
 _model_channel: "Optional[ModelChannel]" = None
+# Otherwise, why the model may not call the server.
+_refusal = ONLY_IN_EXECUTE
 
 
-def connect(model_channel: "ModelChannel") -> None:
-    """Allows the model to load other models."""
-    global _model_channel
+def connect(model_channel: "Optional[ModelChannel]") -> None:
+    """Allows the model to load other models. None: this process is a template, whose calls the server does not read."""
+    global _model_channel, _refusal
     _model_channel = model_channel
+    _refusal = NOT_IN_TEMPLATES if model_channel is None else ONLY_IN_EXECUTE
 
 
 def begin() -> None:
-    """Allows the model to send requests too."""
+    """Allows the model to send requests."""
     InferenceRequest._exec = staticmethod(execute)
 
 
 def end() -> None:
-    """Forbids both."""
+    """Forbids requests again. The model may still load, unload and check other models."""
     InferenceRequest._exec = None
 
 
 def speaking() -> "ModelChannel":
-    """The conversation with the server."""
+    """The model's channel to the server. Raises ``TritonModelException`` if the model may not use it now."""
     if _model_channel is None:
-        raise TritonModelException(ONLY_IN_EXECUTE)
+        raise TritonModelException(_refusal)
     return _model_channel
 
 
@@ -69,6 +75,7 @@ def execute(request: InferenceRequest, decoupled: bool) -> "Union[InferenceRespo
 def _begin(model_channel: "ModelChannel", request: InferenceRequest, decoupled: bool, is_copied: bool) -> int:
     forget_unwanted(model_channel)
     wire = request._wire
+    is_held = waiting.is_held_by_caller(model_channel)
     question = {
         "model": wire["model"],
         "version": wire["version"],
@@ -80,16 +87,19 @@ def _begin(model_channel: "ModelChannel", request: InferenceRequest, decoupled: 
         "inputs": _inputs(model_channel, request._inputs, is_copied),
         "wanted": [output[0] for output in wire["outputs"]],
         "decoupled": decoupled,
-        "waits": model_channel.is_executing,
+        "waits": is_held,
     }
     if request._trace is not None and request._trace._number is not None:
         question["trace"] = request._trace._number
-    return model_channel.calls.begin({"infer": question, **_let_go(model_channel)})
+    number = model_channel.calls.begin({"infer": question, **_let_go(model_channel)})
+    if not is_held:
+        model_channel.watch.add(number)
+    return number
 
 
 def _let_go(model_channel: "ModelChannel") -> dict[str, Any]:
-    """The memory of earlier answers that the model does not use any more. Without this, a loop of requests would hold the memory of all
-    answers."""
+    """The field that reports which memory of earlier answers the model does not use any more. Without it, a loop of requests would hold the
+    memory of all answers."""
     let_go = model_channel.memory.let_go()
     model_channel.memory.given_back(let_go)
     return {"let_go": let_go} if let_go else {}
@@ -101,17 +111,17 @@ def _inputs(model_channel: "ModelChannel", inputs: "list[Tensor]", is_copied: bo
     for tensor in inputs:
         device = tensor.on_device
         array: Any = tensor.array() if device is None else device
-        spot = None
+        location = None
         if not is_copied and tensor.datatype != "BYTES":
-            spot = model_channel.memory.find(array) if device is None else model_channel.memory.find_on_device(device)
-            if device is not None and spot is not None:
-                # The other model reads them where they are.
+            location = model_channel.memory.find(array) if device is None else model_channel.memory.find_on_device(device)
+            if device is not None and location is not None:
+                # The other model reads the elements in place, so they must be written before.
                 device.await_writers()
         elements = encoded(array) if tensor.datatype == "BYTES" else None
         byte_size = array.nbytes if elements is None else encoded_bytes(elements)
-        one = [tensor._name, tensor.datatype, array.shape, *(spot or (None, 0)), byte_size]
+        one = [tensor._name, tensor.datatype, array.shape, *(location or (None, 0)), byte_size]
         described.append(one)
-        if spot is None and byte_size:
+        if location is None and byte_size:
             copies.append((one, tensor.datatype, array, elements, total))
             total += -(-byte_size // _ALIGN) * _ALIGN
     if copies:
@@ -180,7 +190,7 @@ class ResponseIterator:
         made = ResponseIterator.__new__(ResponseIterator)
         made._model_channel, made._request, made._number = model_channel, request, number
         made._is_done = made._is_cancelled = made._is_closed = False
-        # In its first answer the server may ask for the inputs again.
+        # The first answer may report that the server does not know the memory of an input. Then the inputs are sent again, as copies.
         made._is_heard = False
         # Held by the thread that waits for a response.
         made._waiting = threading.Lock()
@@ -197,14 +207,14 @@ class ResponseIterator:
             answer = self._answer()
             self._is_done = answer.get("final", True)
             if self._is_closed:
-                # Another thread has closed it meanwhile, and nobody reads the rest.
+                # Another thread has closed the iterator meanwhile, so the rest is not read.
                 self._model_channel.calls.discard(answer)
                 self._finish()
                 raise StopIteration
             try:
                 return _response(self._model_channel, answer)
             finally:
-                # A response that cannot be read was taken as well.
+                # A response that cannot be read counts as taken too.
                 if self._is_done:
                     self._finish()
                 else:
@@ -231,7 +241,7 @@ class ResponseIterator:
         self._model_channel.iterators.discard(self._number)
 
     def cancel(self) -> None:
-        """Cancels the request. Responses that were already sent still come."""
+        """Cancels the request. Responses that were already sent still arrive."""
         if not self._is_done and not self._is_cancelled:
             self._is_cancelled = True
             self._model_channel.calls.notify({"cancel": self._number})

@@ -24,7 +24,7 @@ _REQUEST = struct.Struct("<QQQIIII")
 _PAIR = struct.Struct("<II")
 _PLACE = struct.Struct("<QQQ")
 _NUMBER = struct.Struct("<Q")
-# The end of the number of the first request. What is behind it is the same in equal requests.
+# The end of the number of the first request. The bytes behind it are the same in equal requests.
 _NUMBER_END = _HEAD.size + _NUMBER.size
 
 # The layout of a request: name, datatype and shape of each input, name and fixed of each output, and the struct of their places.
@@ -145,7 +145,7 @@ def _encoded(answer: Answer) -> bytes:
     responses = answer["responses"]
     parts = [b""]
     for response in responses:
-        # A request without a response is there as null, of which the server makes an error.
+        # A request without a response is encoded as null. The server makes an error of it.
         outputs = response.get("outputs") if response and not response.get("parameters") else None
         if outputs is None:
             text = packets.written(response)

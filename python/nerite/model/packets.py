@@ -15,11 +15,13 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, TypedDict, Union
 TensorAt = Tuple[str, str, Sequence[int], Optional[int], int, int]
 # [name, segment, offset, capacity, fixed]. If fixed is true, no other place is possible. It is a list, because a place may be replaced.
 PlaceFor = List[Any]
-# [segment, bytes, file_offset, is_region], and the number of the GPU for a region on one. Its descriptor comes with the packet. That of a region on a
-# GPU is of a file with its IPC handle.
+# [segment, bytes, file_offset, is_region], and the number of the GPU for a region on one. A descriptor comes with the packet: of the memory, or for a
+# region on a GPU, of a file with its IPC handle.
 Segment = Any
 # [code, text]
 Failure = Tuple[str, str]
+# [path, bytes, time of the last modification in nanoseconds since 1970]
+ImportedFile = Tuple[str, int, int]
 
 # The index of the segment in a TensorAt and in a PlaceFor.
 TENSOR_SEGMENT, PLACE_SEGMENT = 3, 1
@@ -98,6 +100,9 @@ class Ready(TypedDict, total=False):
     numpy: str
     guard: bool
     decides: bool
+    # Files of the user's own, outside the model's directory, that were imported, and how many more there are.
+    imported: List[ImportedFile]
+    unreported: int
 
 
 class Response(TypedDict, total=False):
@@ -139,7 +144,13 @@ class Need(TypedDict):
     need: Tuple[int, str, int]
 
 
-class Log(TypedDict):
+class _LogOfRun(TypedDict, total=False):
+    """The number of the first request of the batch that the model has, for the error if its process dies."""
+
+    of: int
+
+
+class Log(_LogOfRun):
     """A line for the server's log, on the side channel: level and text, and file and line number of the caller."""
 
     log: Tuple[str, str]
@@ -147,7 +158,7 @@ class Log(TypedDict):
 
 
 class IsCancelled(TypedDict):
-    """The call, on the side channel, whether the client cancelled the request with this number. The answer is a boolean."""
+    """On the side channel: the number of a request. The answer is a boolean, which says whether the client cancelled the request."""
 
     cancelled: Union[int, bool]
 

@@ -3,7 +3,7 @@
 Clients that reuse their places in shared memory send requests that differ only in their number. For a small tensor, making the array over the
 memory and the entries of the packet takes longer than the model does. So they are kept by the bytes of the request.
 
-What a model gets is its own object all the same: an array that it reshapes or keeps is no other request's.
+Each request still gets array objects of its own, so a model may reshape or keep them.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Prepared:
         self._memory: Optional[Memory] = None
         self._is_refused = Tensor.private_inputs or any(tensor[1] == "BYTES" for tensor in request["inputs"])
         self._is_refused |= any(segment is None for segment in self.input_segments)
-        # Held while arrays are kept or dropped, with what is noted of them. Equal requests may be answered by several threads at once. A finalizer of
-        # the model's may run meanwhile, and send a response.
+        # Held while arrays are kept or dropped, and while their uses are noted. Several threads may answer equal requests at once. The lock is reentrant,
+        # because a finalizer of the model may run meanwhile, and send a response.
         self._changing = threading.RLock()
 
     def make(self, request: Request, memory: Memory) -> None:
         """Makes the arrays over the inputs, if that is possible."""
-        if self._is_refused:
+        if self._is_refused or any(memory.is_private(segment) for segment in self.input_segments):
             return
         held = [memory[segment] for segment in self.input_segments]
         if any(type(one) is not np.ndarray for one in held):
@@ -108,14 +108,14 @@ class Prepared:
 
 # By the bytes of the request after its number.
 _known: Dict[bytes, Request] = {}
-# The hashes of requests that came once. A request that comes only once is not kept.
+# The hashes of requests that arrived once. A request that arrives only once is not kept.
 _seen: Set[int] = set()
 
 find = _known.get
 
 
 def note(key: bytes, request: Request) -> None:
-    """Keeps a request that has come a second time."""
+    """Keeps a request when it arrives for the second time."""
     mark = hash(key)
     if mark not in _seen:
         if len(_seen) >= PREPARED_MAX:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence, Union
 
 import numpy as np
@@ -103,7 +104,7 @@ def _checked_correlation(correlation_id: Any) -> Union[int, str]:
 
 
 class InferenceRequest:
-    """One request of a batch. Its arrays are valid until it is answered, in default mode: until ``execute`` returns."""
+    """One request of a batch. Its arrays are valid until it is answered. In default mode, that is when ``execute`` returns."""
 
     __module__ = "c_python_backend_utils"
     __slots__ = ("_wire", "_inputs", "_answer", "_flags", "_trace", "_is_again", "__weakref__")
@@ -169,7 +170,7 @@ class InferenceRequest:
         request._inputs = inputs
         request._answer = answer
         request._flags = wire["flags"]
-        # It is made at first use.
+        # The trace is made at first use.
         request._trace = None
         request._is_again = False
         return request
@@ -256,12 +257,14 @@ class InferenceRequest:
     def async_exec(self, decoupled: bool = False) -> Any:
         """As :meth:`exec`, for ``await``."""
         import asyncio
+        import contextvars
 
         try:
             decoupled = arguments.truth(decoupled)
         except Unfit:
             raise refused_call("async_exec", _EXEC_SIGNATURE, (self, decoupled), "object") from None
-        return asyncio.get_running_loop().run_in_executor(None, self.exec, decoupled)
+        # The thread gets the context of the calling task, which shows whether `execute` has started that task (`waiting`).
+        return asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, self.exec, decoupled)
 
 
 class InferenceResponse:
@@ -360,4 +363,7 @@ def checked_parameters(parameters: Any, kinds: tuple[type, ...], names: str) -> 
             raise TritonModelException(f"Expect parameters values to have type {names}, found type {type(value)}")
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
             raise TritonModelException(f"Expect parameters values to fit into 64 bits, found {value}")
+        # They travel as JSON, which has no such numbers.
+        if isinstance(value, float) and not math.isfinite(value):
+            raise TritonModelException(f"Expect parameters values to be finite numbers, found {float(value)}")
     return dict(parameters)

@@ -17,7 +17,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from . import batch, debugger, decoupled, loading, metrics, nested, packed, packets, readiness, template, workers
+from . import batch, debugger, decoupled, imports, loading, metrics, nested, packed, packets, readiness, template, waiting, workers
 from .answer import ModelChannel
 from .batch import call
 from .calls import Calls
@@ -32,7 +32,7 @@ _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _held = threading.local()
 
 _PR_SET_PDEATHSIG = 1
-# The interval, in seconds, of checks which memory an idle model still uses.
+# The interval, in seconds, between checks of which memory an idle model still uses.
 _LOOK_S = 1.0
 
 KEPT = (
@@ -52,7 +52,7 @@ class Stub:
         self._channel = channel
         self._side = side
         self._guard_descriptor = guard
-        self._stderr_pipe = _file_at(2)
+        self._pipes = {descriptor: _file_at(descriptor) for descriptor in (1, 2)}
         self._model_channel = ModelChannel(channel, side, calls)
         self._is_decoupled = False
         self._class: Any = None
@@ -60,6 +60,8 @@ class Stub:
         self._names: packets.Model = {}  # type: ignore[typeddict-item]
         self._warned = False
         self._readiness: Optional[readiness.ReadinessAnswers] = None
+        # None until the model's file was imported.
+        self._imported: Optional[imports.ImportedFiles] = None
         # The stub of the template, if this process was forked from one.
         self._inherited: Optional[Stub] = None
         self._guard_loaded: Optional[Guard] = None
@@ -130,6 +132,9 @@ class Stub:
         if debug is not None:
             debugger.wait_for_client(model["name"], model["instance"], debug, self._side.log)
         self._class = loading.import_class(module)
+        # The model may take long to load its weights, and a file may be changed meanwhile. So the states are noted before that.
+        self._imported = imports.ImportedFiles(model["model_dir"])
+        self._imported.note()
 
     def _complete(self, command: packets.Command) -> packets.Answer:
         self._load(command["model"])
@@ -145,16 +150,20 @@ class Stub:
         Logger._write = staticmethod(self._side.log)
         metrics.connect(self._side, command["model"]["instance"])
         Tensor.private_inputs = _private_inputs(command["args"]["model_config"])
-        nested.connect(self._model_channel)
+        nested.connect(None if command.get("template") else self._model_channel)
         self._make(command)
-        nested.begin()
+        if self._imported is not None:
+            self._imported.note()
         python = "{}.{}.{}".format(*sys.version_info[:3])
         ready: packets.Ready = {"python": python, "numpy": np.__version__, "guard": guard is not None}
         if command.get("template"):
             return {"ready": ready}
+        nested.begin()
         if hasattr(self._model, "is_ready"):
             self._readiness = readiness.ReadinessAnswers(self._model, self._model_channel.calls)
             ready["decides"] = True
+        if self._imported is not None:
+            self._imported.report_in(ready)
         return {"ready": ready}
 
     def _make(self, command: packets.Command) -> None:
@@ -181,7 +190,8 @@ class Stub:
 
     def _fork(self, descriptors: "list[int]") -> packets.Answer:
         try:
-            return {"forked": template.fork(descriptors, _file_at(2) == self._stderr_pipe)}
+            kept = [descriptor for descriptor, pipe in self._pipes.items() if _file_at(descriptor) == pipe]
+            return {"forked": template.fork(descriptors, kept)}
         except OSError as error:
             return {"error": f"the template cannot be forked: {error}; raise the limits on processes and memory"}
 
@@ -189,6 +199,7 @@ class Stub:
         """Copies the state of `other`, because this process was forked from its process."""
         self._inherited = other
         self._class = other._class
+        self._imported = other._imported
         self._guard_loaded = other._guard_loaded
 
     def _guard(self) -> Optional[Guard]:
@@ -205,7 +216,7 @@ class Stub:
             self._guard_descriptor = None
 
     def _report_kept(self, command: packets.Command, answer: packets.Answer) -> None:
-        """Tells the server which memory the model's arrays still use."""
+        """Adds to the answer which memory the model's arrays still use."""
         inputs, outputs = batch.segments(command["requests"])
         if self._model_channel.replaced:
             outputs, self._model_channel.replaced = [*outputs, *self._model_channel.replaced], []
@@ -225,15 +236,16 @@ class Stub:
             run = decoupled.execute
             with model_channel.news:
                 model_channel.open_requests += len(command["requests"])
-        model_channel.is_executing = True
+        self._side.run = command["requests"][0]["number"] if command["requests"] else None
+        model_channel.execution = waiting.begin()
         answer = run(self._model, self._names, model_channel, command)
-        model_channel.is_executing = False
+        model_channel.execution = None
         if model_channel.released or model_channel.unwanted or metrics.is_behind():
             self._clean_up()
         return answer
 
     def _clean_up(self) -> None:
-        """Tells the server which objects and memory the model has dropped."""
+        """Reports to the server which requests and metrics the model has dropped."""
         decoupled.release(self._model_channel)
         nested.forget_unwanted(self._model_channel)
         metrics.forget_gone()

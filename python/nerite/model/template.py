@@ -46,21 +46,24 @@ def thread_count() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def fork(descriptors: "list[int]", takes_stderr: bool) -> int:
-    """Forks a process that has these ends of three channels, and the last descriptor as its standard error if it ``takes_stderr``: the model may
-    have put a file of its own there. Raises :class:`Forked` in it, and returns its ID here.
+def fork(descriptors: "list[int]", replaced: "list[int]") -> int:
+    """Forks a process. The first three descriptors are its ends of the channels. The last two become its standard output (1) and its standard error
+    (2), if ``replaced`` has that number. Otherwise the model has put a file of its own there, which stays. Raises :class:`Forked` in the new process,
+    and returns the ID of that process here.
     """
-    *sockets, stderr = descriptors
+    *sockets, stdout, stderr = descriptors
     ends = [socket.socket(fileno=one) for one in sockets]
     # Excludes present objects from garbage collection. A collection would write to each object, and so copy its page in each instance.
     gc.collect()
     gc.freeze()
-    with warnings.catch_warnings(), open(stderr, "wb", buffering=0) as pipe:
+    with warnings.catch_warnings(), open(stdout, "wb", buffering=0) as output, open(stderr, "wb", buffering=0) as error:
         # Python warns because of this package's own thread, which holds no lock.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
-        if not pid and takes_stderr:
-            os.dup2(pipe.fileno(), 2)
+        if not pid:
+            for descriptor, pipe in ((1, output), (2, error)):
+                if descriptor in replaced:
+                    os.dup2(pipe.fileno(), descriptor)
     if pid:
         for one in ends:
             one.close()
@@ -73,7 +76,7 @@ def fork(descriptors: "list[int]", takes_stderr: bool) -> int:
 
 
 def reap(pid: int) -> Optional[int]:
-    """How a forked process ended. None if it still runs, or is not known any more."""
+    """The status with which a forked process ended. None if the process still runs, or is not known any more."""
     try:
         found, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:

@@ -46,7 +46,7 @@ class Quit(Exception):
 
 
 class Refused(Exception):
-    """The model cannot be run as asked. The text is for the terminal."""
+    """The model cannot be run with these options. The text is for the terminal."""
 
 
 class TrialAnswer:
@@ -81,7 +81,7 @@ class TrialAnswer:
             self.news.notify_all()
 
     def is_cancelled(self) -> bool:
-        """Nobody cancels here."""
+        """Always false, because there is no client."""
         return False
 
     def output_array(self, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
@@ -89,7 +89,7 @@ class TrialAnswer:
         return self.places.setdefault(name, np.empty(shape, dtype))
 
     def wait(self, is_decoupled: bool) -> Optional[str]:
-        """Waits for the final response; without decoupled mode, for a response. Returns why there is none."""
+        """Waits for the final response, or without decoupled mode for any response. Returns why there is none, or None if there is one."""
         deadline = time.monotonic() + _RESPONSES_S
         with self.news:
             while not self.is_final and (is_decoupled or not self.responses):
@@ -102,7 +102,7 @@ class TrialAnswer:
 
 
 class _NoServer:
-    """Answers what a model tells the server about its metrics. Nothing is kept."""
+    """Answers a model's calls about metrics in place of the server. No metrics are shown."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -122,8 +122,8 @@ class _NoServer:
 
 
 def run(path: str) -> None:
-    """The entry point. The file has JSON: what ``nerite model run`` knows of the model, and what was asked for. Ends the process: with 0, with
-    1 if the model failed, with 2 if it cannot be run as asked."""
+    """The entry point. The file has JSON: what ``nerite model run`` knows of the model, and the user's options. Ends the process: with 0, with
+    1 if the model failed, with 2 if it cannot be run with these options."""
     with open(path) as file:
         options = json.load(file)
     workers.name_as_tritons()
@@ -182,7 +182,7 @@ class _Trial:
         return True
 
     def _print_error(self, name: str, error: BaseException) -> None:
-        """Prints an error of the model, and opens the debugger there if that was asked for."""
+        """Prints an error of the model, and opens the debugger there if the option ``pdb`` is set."""
         if isinstance(error, (Quit, bdb.BdbQuit)):
             return
         sys.stdout.flush()
@@ -243,7 +243,7 @@ class _Trial:
         return found
 
     def _runs(self, inputs: dict[str, tuple[str, np.ndarray]]) -> bool:
-        """Runs ``execute`` as often as asked for. Prints the responses of the first run, and the time of all."""
+        """Runs ``execute`` as often as the option ``runs`` says. Prints the responses of the first run, and the times of all runs."""
         profile = None
         if self._options["profile"]:
             profile = cProfile.Profile()
@@ -335,7 +335,7 @@ def _datatype(configured: str) -> str:
 
 
 def _sample(datatype: str, shape: Sequence[int], random: np.random.Generator) -> np.ndarray:
-    """An array for an input that nobody gave: numbers below one, small integers, or short strings; the same in each run."""
+    """A sample array for an input that was not given: numbers below one, small integers, or short strings. It is the same in each run."""
     dtype = NUMPY_DTYPES[datatype]
     if datatype == "BYTES":
         return np.full(shape, _SAMPLE_STRING, np.object_)

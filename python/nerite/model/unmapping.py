@@ -1,7 +1,8 @@
 """Which thread unmaps memory that takes long?
 
-The kernel takes about 20 ms to unmap 1 GiB that was used. Whoever drops the last array over it would wait, and so would the next request. So a thread
-of its own unmaps large memory. It ends when nothing waits.
+The kernel takes about 20 ms to unmap 1 GiB that was used. It takes 280 ms if that frees a client's object, even if only one page of the object is mapped
+here. The thread that drops the last array over the memory would wait, and so would the next request. So a separate thread unmaps large memory, and all
+memory of clients. The thread ends when no mapping waits.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import mmap
 import time
 from typing import Callable
 
-# The most bytes of a mapping that the thread which drops its last user unmaps.
+# A mapping of the server's memory with at most this many bytes is unmapped by the thread that drops its last array.
 UNMAPPED_HERE_BYTES_MAX = 64 << 10
-# This module holds the interpreter's lock while it releases the pages of one piece: about 0.5 ms.
+# The interpreter's lock is held while the pages of one piece are released, which takes about 0.5 ms.
 _PIECE_BYTES = 16 << 20
 # The longest wait for another thread to unmap what waits.
 _FINISH_S = 5
@@ -30,7 +31,7 @@ class Unmapper:
         self._running = _thread.allocate_lock()
 
     def pass_on(self, unmap: Callable[[], object]) -> None:
-        """Calls ``unmap`` on the thread. If no thread can be started, on this one."""
+        """Calls ``unmap`` on the separate thread, or on the calling thread if no thread can be started."""
         self._waiting.append(unmap)
         if not self._running.acquire(False):
             return
@@ -40,7 +41,7 @@ class Unmapper:
             self._work()
 
     def finish(self) -> None:
-        """Returns when what waits is unmapped."""
+        """Unmaps the mappings that wait. If another thread is doing that, waits for that thread, for :data:`_FINISH_S` seconds at most."""
         # A process that the model forked may have the lock, and not the thread.
         if self._running.acquire(True, _FINISH_S):
             self._work()
@@ -52,7 +53,7 @@ class Unmapper:
                 with contextlib.suppress(Exception):
                     self._waiting.popleft()()
             self._running.release()
-            # Something may have been added before the lock was released. Then nobody else has started a thread.
+            # A mapping may have been added before the lock was released. Then no other thread was started for it.
             if not self._waiting or not self._running.acquire(False):
                 return
 

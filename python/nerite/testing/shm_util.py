@@ -210,7 +210,7 @@ def _carry_out(
             try:
                 kind.register(client, handle, plan.name, plan.byte_size)
             except BaseException:
-                # The answer may have been lost. A registered region with our key is ours.
+                # The answer may have been lost. A registered region with the key of this handle was registered by this call.
                 if kind.is_registered(client, handle, plan.name, plan.byte_size):
                     registered.append(handle)
                 raise

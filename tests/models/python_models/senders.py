@@ -1,4 +1,4 @@
-"""Answers by a response sender, as DEED says; what a wrong use of the sender raises is the answer."""
+"""Answers by a response sender, as ACTION says; what a wrong use of the sender raises is the answer."""
 
 import threading
 import time
@@ -26,11 +26,11 @@ class TritonPythonModel:
         return [self.do(request) for request in requests]
 
     def do(self, request):
-        deed = pb_utils.get_input_tensor_by_name(request, "DEED").as_numpy()[0].decode()
+        action = pb_utils.get_input_tensor_by_name(request, "ACTION").as_numpy()[0].decode()
         sender = request.get_response_sender()
-        if deed == "return":
+        if action == "return":
             return response("returned")
-        return getattr(self, deed)(sender)
+        return getattr(self, action)(sender)
 
     def at_once(self, sender):
         sender.send(response("at once"), flags=FINAL)

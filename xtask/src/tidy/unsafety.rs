@@ -4,7 +4,8 @@ use super::Finding;
 use super::tree::Tree;
 
 /// Crates that may hold unsafe code.
-const UNSAFE_CRATES: [&str; 8] = ["backend-sdk", "cabi", "cuda", "guard", "inprocess", "memory", "ort", "shm"];
+const UNSAFE_CRATES: [&str; 10] =
+    ["backend-sdk", "cabi", "cpp-heap", "cuda", "guard", "inprocess", "memory", "onnx", "ort", "shm"];
 
 const FORBID: &str = "#![forbid(unsafe_code)]";
 

@@ -1,4 +1,4 @@
-//! Is each file read as it is meant, and is each fault told?
+//! Is each file read as it is meant, and is each fault reported?
 
 use super::*;
 
@@ -11,7 +11,8 @@ fn a_file_says_what_tokens_and_requests_without_one_may_do() {
          requests_per_second = 100\nburst = 7\nbytes_per_second = 1_000_000\n\n[[token]]\nname = \"ops\"\nsecret = \"other\"\n\
          scopes = [\"control\"]\n\n[anonymous]\nscopes = [\"read\"]\nrequests_per_second = 5\n"
     );
-    let Rules { tokens, anonymous, has_plain_secrets } = read(&text).unwrap();
+    let Rules { tokens, anonymous, has_plain_secrets, states_tokens, states_anonymous } = read(&text).unwrap();
+    assert!(states_tokens && states_anonymous);
     let [ci, ops] = &tokens[..] else { panic!("two tokens") };
     assert_eq!((ci.name.as_str(), ci.secret), ("ci", SecretHash::of(b"secret")));
     assert_eq!(ci.scopes, Scope::Infer.bit() | Scope::Read.bit());

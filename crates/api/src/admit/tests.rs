@@ -49,7 +49,7 @@ fn check(inputs: Vec<InferInput>, outputs: &[&str], expected: Result<u32, &str>)
         .iter()
         .map(|name| InferRequestedOutput { name: (*name).into(), region: None, session: None, classes: 0 })
         .collect();
-    let mut infer_request = InferRequest { inputs, outputs, ..InferRequest::default() };
+    let mut infer_request = InferRequest { inputs: inputs.into(), outputs, ..InferRequest::default() };
     match (admit(&mut infer_request, &contract, &NoRegions), expected) {
         (Ok(admitted), Ok(rows)) => {
             assert_eq!(admitted.rows, rows);
@@ -70,15 +70,19 @@ fn a_fitting_request_is_admitted_with_its_rows() {
 }
 
 #[test]
-fn inputs_get_the_order_and_the_names_of_the_configuration() {
+fn tensors_get_the_indices_and_the_names_of_the_configuration() {
     let long = "an_input_whose_name_is_long_for_a_name";
     let names = ["A", "B", long, "D"];
     let inputs_of_model = names.map(|name| TensorSpec { optional: name != "A", ..spec(name, DataType::Fp32, &[4]) });
     let contract = Contract { model: "m", batch_max: 8, inputs: &inputs_of_model, outputs: &inputs_of_model };
     let inputs = [long, "A"].map(|name| input(name, DataType::Fp32, &[1, 4], &[0; 16])).to_vec();
-    let outputs = [InferRequestedOutput { name: long.into(), region: None, session: None, classes: 0 }];
-    let mut infer_request = InferRequest { inputs, outputs: outputs.into_iter().collect(), ..InferRequest::default() };
+    let output = |name: &str| InferRequestedOutput { name: name.into(), region: None, session: None, classes: 0 };
+    let outputs = [long, "B"].into_iter().map(output).collect();
+    let mut infer_request = InferRequest { inputs: inputs.into(), outputs, ..InferRequest::default() };
     let admitted = admit(&mut infer_request, &contract, &NoRegions).unwrap();
+    // Outputs keep the client's order.
+    let wanted: Vec<_> = admitted.wanted.indexed().map(|(index, output)| (index, output.name.as_str())).collect();
+    assert_eq!(wanted, [(2, long), (1, "B")]);
     let found: Vec<_> = (0..names.len()).map(|at| admitted.inputs.at(at).map(|input| input.name.as_str())).collect();
     assert_eq!(found, [Some("A"), None, Some(long), None]);
     // Their text is the configuration's: no copy of it was made.
@@ -183,7 +187,7 @@ fn more_tensors_than_any_model_has_are_refused_by_number() {
 fn a_model_of_many_tensors_takes_them_all() {
     let specs: Vec<_> = (0..5000).map(|n| spec(&format!("n{n}"), DataType::Fp32, &[4])).collect();
     let contract = Contract { model: "m", batch_max: 8, inputs: &specs, outputs: &specs };
-    let mut infer_request = InferRequest { inputs: many_inputs(5000), ..InferRequest::default() };
+    let mut infer_request = InferRequest { inputs: many_inputs(5000).into(), ..InferRequest::default() };
     let admitted = admit(&mut infer_request, &contract, &NoRegions).unwrap();
     assert_eq!((admitted.inputs.len(), admitted.wanted.len()), (5000, 5000));
 }

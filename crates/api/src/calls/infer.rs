@@ -12,13 +12,13 @@ use nerite_request::{
 };
 use nerite_shm::Account;
 use nerite_tensor::Name;
-use tokio::sync::oneshot;
+use nerite_watchdog::Started;
 
 use crate::Api;
 use crate::admission::{Admission, Target};
 use crate::admit::{Regions, admit};
-use crate::aside::aside;
 use crate::delivery::Delivery;
+use crate::one_response;
 use crate::places::{OutputLease, Places};
 
 impl Api {
@@ -32,8 +32,8 @@ impl Api {
         async move { begun?.await }
     }
 
-    /// As [`Api::infer`], for a request that was admitted. `held` is kept for the request, such as the charge for its body. It is dropped when the
-    /// model does not need it any more, before the response is sent. It is not dropped earlier if the future is.
+    /// As [`Api::infer`], for a request that was admitted. `held` is a value that is kept with the request, such as the charge for its body. The value is
+    /// dropped when the model no longer needs the request, before the response is sent. Dropping the future does not drop the value earlier.
     pub fn infer_holding<H: Send + 'static>(
         &self,
         admission: Admission,
@@ -42,29 +42,28 @@ impl Api {
     ) -> impl Future<Output = Result<Recycled<InferResponse>, Status>> + Send + use<H> {
         let mut held = Some(held);
         let cancel = CancelOnDrop(Cancel::new());
-        let (to, from) = oneshot::channel();
+        let (to, from) = one_response::channel();
         let (mut to, mut one) = (Some(to), ExactlyOne::default());
         let sink = move |response: Response| {
             if response.is_last() {
                 drop(held.take());
             }
             let Some(outcome) = one.take(response) else { return };
-            // The send fails if the client has gone. Then the response is dropped.
             let only = outcome.unwrap_or_else(|not_one| Err(not_one.into()));
             if let Some(to) = to.take() {
-                drop(to.send(only));
+                to.send(only);
             }
         };
         let begun = self.begin(admission, infer_request, cancel.0.clone(), sink);
         async move {
             let _until_it_is_answered = cancel;
             begun.await?;
-            from.await.unwrap_or_else(|_| Err(Status::internal("the request was dropped without a response")))
+            from.receive().await.unwrap_or_else(|| Err(Status::internal("the request was dropped without a response")))
         }
     }
 
-    /// As [`Api::infer_stream`]. If the check of the request takes long, it is done on another thread than a front thread, once the future is polled.
-    /// Any other request begins at once.
+    /// As [`Api::infer_stream`]. A request begins at once if its check is quick. A check that takes long, or may wait for memory of the client, is done on
+    /// another thread than a front thread, once the future is polled.
     pub fn begin<S>(
         &self,
         admission: Admission,
@@ -76,11 +75,11 @@ impl Api {
         S: FnMut(Response) + Send + 'static,
     {
         // The future keeps no part of the request.
-        let begun = if infer_request.is_light() {
+        let begun = if self.may_begin_here(&infer_request) {
             Ok(self.infer_stream(admission, infer_request, cancel, sink))
         } else {
             let api = self.clone();
-            Err(aside(move || api.infer_stream(admission, infer_request, cancel, sink)))
+            Err(self.begin_aside(move || api.infer_stream(admission, infer_request, cancel, sink)))
         };
         async move {
             match begun {
@@ -129,6 +128,12 @@ impl Api {
         sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
     ) -> Result<(), Status> {
         let tensors = admit(&mut infer_request, &admission.model.contract(), regions)?;
+        if tensors.string_bytes > 0 {
+            // The check has read the lengths of strings, which may be in memory of the client.
+            if let Some(poll) = Started::with_late_poll() {
+                poll.ended_late(None);
+            }
+        }
         let outputs = take(&mut infer_request.outputs);
         let head = Head::take_from(&mut infer_request);
         drop(infer_request);
@@ -147,17 +152,23 @@ impl Api {
         (numbered, sink): (Option<Numbered>, impl FnMut(Response, Vec<OutputLease>) + Send + 'static),
     ) -> Result<(), Status> {
         let Admission { model, caller, under_way } = admission;
-        let CheckedTensors { inputs, wanted, rows, string_bytes } = tensors;
+        let CheckedTensors { mut inputs, mut wanted, rows, string_bytes } = tensors;
         let strings = self.charge_strings(string_bytes)?;
         let leased_by_own = own.as_ref().is_some_and(|(_, leased)| !leased.is_empty());
         if leased_by_own || outputs.iter().any(|output| output.session.is_some()) {
             self.check_leased_outputs()?;
         }
-        let places = Places::of(outputs, own, &self.inner.pools)?;
+        let places = Places::of(outputs, model.served().outputs(), own, &self.inner.pools)?;
+        let staged = self.stage(&mut inputs, &mut wanted, places.is_some())?;
         let Head { id, priority, timeout_us, sequence, parameters, trace } = head;
         let delivery = Delivery::new(outputs, trace, model.served(), places, under_way, sink);
-        let account = model.served().leaves_states().then(|| self.kept().clone());
-        let reply = delivery.of_caller(caller).charging(account).holding(strings).into_reply(numbered);
+        let leaves_bytes = model.served().leaves_states() || model.served().config().decoupled();
+        let account = leaves_bytes.then(|| self.retained().clone());
+        let delivery = delivery.of_caller(caller).charging(account).holding(strings);
+        let reply = match staged {
+            Some(staged) => staged.reply(delivery),
+            None => delivery.into_reply(numbered),
+        };
         model.of_client(self.peer()).submit(AdmittedRequest {
             id,
             rows,
@@ -166,6 +177,7 @@ impl Api {
             priority,
             timeout_us,
             sequence,
+            client: self.number(),
             parameters,
             cancel,
             reply,
@@ -175,7 +187,7 @@ impl Api {
 }
 
 impl Api {
-    /// Charges the client for what the strings of a request may take in a runtime. Few of them are not charged.
+    /// Charges the client for the memory that the strings of a request may take in a runtime. Up to [`STRINGS_UNCHARGED_BYTES`] nothing is charged.
     fn charge_strings(&self, bytes: usize) -> Result<Option<Charge>, Status> {
         if bytes <= STRINGS_UNCHARGED_BYTES {
             return Ok(None);
@@ -216,7 +228,8 @@ impl Head {
     }
 }
 
-struct CancelOnDrop(Cancel);
+/// Sets the flag when a call ends, also if its client has gone.
+pub(super) struct CancelOnDrop(pub(super) Cancel);
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {

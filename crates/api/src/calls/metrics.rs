@@ -3,19 +3,28 @@
 use std::sync::{Arc, PoisonError};
 
 use nerite_cache::CacheCounts;
-use nerite_engine::DemandCounts;
+use nerite_config::proto::model_metrics::metric_control::MetricOptions;
+use nerite_engine::{DemandCounts, Served};
 use nerite_memory::{Reason, copied_bytes};
+use nerite_request::limits::INLINE_WORK_BYTES_MAX;
 use nerite_watchdog::{Busy, Counts, busy};
 use nerite_wire::prometheus::{
     BusyMetrics, CacheMetrics, DemandMetrics, Histogram, HostMetrics, MetricsReport, ModelMetrics, SessionSocketMetrics,
 };
 
-use crate::{Api, GpuFigures};
+use crate::stalling::staged_requests;
+use crate::{Api, GpuFigures, HostMeter};
+
+/// Lines of a model version on one device: its counters, gauges, and summaries with the usual quantiles; without its own buckets.
+const LINES_MAX: usize = 80;
+/// Bytes of a line beside the model's name and tags.
+const LINE_BYTES_MAX: usize = 96;
 
 impl Api {
     /// Whether the report may be long. Then it is made on another thread than a front thread.
     pub fn has_long_metrics(&self) -> bool {
-        self.inner.engine.has_custom_metrics()
+        let bytes = || self.inner.engine.all().iter().map(|served| bytes_max(served)).sum::<usize>();
+        self.inner.engine.has_custom_metrics() || bytes() > INLINE_WORK_BYTES_MAX
     }
 
     /// All metrics with their present values.
@@ -25,7 +34,8 @@ impl Api {
             let tags = tags.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
             let (statistics, latencies) = (served.statistics(), served.latencies());
             let caches = served.config().caches_responses();
-            ModelMetrics { statistics, tags, caches, latencies, is_ready: served.was_ready() }
+            let (is_ready, restarts) = (served.was_ready(), served.restarts());
+            ModelMetrics { statistics, tags, caches, latencies, is_ready, restarts }
         };
         let regions = self.inner.regions.counts();
         let (leases, traces) = (self.inner.pools.counts(), self.inner.tracer.counts());
@@ -35,7 +45,7 @@ impl Api {
             // Triton keeps the failures of unloaded models. This server does not, because the list would grow without bound.
             gone: Vec::new(),
             counter_latencies: self.inner.options.counter_latencies,
-            host: *self.inner.host.lock().unwrap_or_else(PoisonError::into_inner),
+            host: self.host_metrics(),
             gpus: self.inner.gpus.report(),
             pinned_total_bytes: pinned.total,
             pinned_used_bytes: pinned.used,
@@ -44,12 +54,17 @@ impl Api {
             shm_mapped_bytes: regions.mapped_bytes + regions.cuda_mapped_bytes,
             traces: vec![("written", traces.written), ("shortened", traces.shortened), ("dropped", traces.dropped)],
             trace_bytes: traces.held_bytes,
+            log_lines_lost: self.inner.log.lost_lines().to_vec(),
             demand: self.inner.engine.demand_counts().map(demand),
             sessions: leases.sessions,
             session_socket: *self.inner.session_socket.lock().unwrap_or_else(PoisonError::into_inner),
             budget: self.inner.budgets.counts(),
             lease_bytes: vec![("lent", leases.bytes.saturating_sub(leases.idle_bytes)), ("idle", leases.idle_bytes)],
-            front_busy: Some(front_busy()),
+            front_busy: Some(BusyMetrics {
+                stalling_peers: self.turns().stalling_peers() as u64,
+                staged_requests: staged_requests(),
+                ..front_busy()
+            }),
             cache: self.inner.engine.services().cache.as_ref().map(|cache| of_cache(&cache.counts())),
             access: self.inner.options.tokens.as_ref().map(nerite_access::Tokens::counters),
             custom: self.inner.engine.custom_metrics(),
@@ -58,14 +73,14 @@ impl Api {
         }
     }
 
-    /// The load of the machine at its last measurement. `None` if it is not measured.
+    /// The load of the machine. `None` if it is not measured.
     pub fn host_metrics(&self) -> Option<HostMetrics> {
-        *self.inner.host.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.host.get().map(|measure| measure())
     }
 
-    /// Stores the measured load of the machine.
-    pub fn note_host(&self, host: HostMetrics) {
-        *self.inner.host.lock().unwrap_or_else(PoisonError::into_inner) = Some(host);
+    /// Sets the function that measures the load of the machine. Only the first call has an effect.
+    pub fn measure_host_by(&self, meter: HostMeter) {
+        let _ = self.inner.host.set(meter);
     }
 
     /// The figures of the GPUs. The thread that measures them needs nothing else of the server.
@@ -73,10 +88,23 @@ impl Api {
         &self.inner.gpus
     }
 
-    /// Stores whether sessions can be opened.
+    /// Stores the state of the session socket.
     pub fn note_session_socket(&self, socket: SessionSocketMetrics) {
         *self.inner.session_socket.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket);
     }
+}
+
+/// The most bytes that a model version takes on the page: each line has the version's labels.
+fn bytes_max(served: &Served) -> usize {
+    let config = served.config();
+    let tags: usize = config.metric_tags.iter().map(|(name, value)| name.len() + value.len()).sum();
+    let buckets = config.model_metrics.iter().flat_map(|metrics| &metrics.metric_control).map(|control| match &control
+        .metric_options
+    {
+        Some(MetricOptions::HistogramOptions(histogram)) => histogram.buckets.len(),
+        None => 0,
+    });
+    (LINES_MAX + buckets.max().unwrap_or(0)) * (LINE_BYTES_MAX + tags + served.name().len())
 }
 
 fn of_cache(counts: &CacheCounts) -> CacheMetrics {
@@ -101,5 +129,5 @@ fn front_busy() -> BusyMetrics {
         sum_ns: counts.sum_ns,
     };
     let Busy { wall, cpu } = busy();
-    BusyMetrics { wall: histogram(&wall), cpu: histogram(&cpu) }
+    BusyMetrics { wall: histogram(&wall), cpu: histogram(&cpu), ..BusyMetrics::default() }
 }

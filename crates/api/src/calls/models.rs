@@ -1,5 +1,6 @@
 //! What can a client learn about the server and its models, and which models may it load?
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use nerite_config::ModelConfig;
@@ -11,6 +12,8 @@ use nerite_request::setting::LoadOptions;
 use tokio::sync::oneshot;
 
 use crate::audit::quoted;
+use crate::calls::infer::CancelOnDrop;
+use crate::control_calls::ControlCall;
 use crate::tensor_reports::{input_reports, output_reports};
 use crate::{Api, version};
 
@@ -67,9 +70,10 @@ impl Api {
         all_ready(answers).await
     }
 
-    /// Whether a model version can take requests. Unknown models are not ready. Err only for a version that is no number.
+    /// Whether a model version can take requests. Unknown models are not ready. Err for a version that is no number, and while the server is stopping or
+    /// after its start failed.
     pub async fn model_ready(&self, model: &str, version: &str) -> Result<bool, Status> {
-        self.check_started()?;
+        self.check_running()?;
         version::parse(version)?;
         match self.served(model, version) {
             Ok(served) => {
@@ -82,19 +86,18 @@ impl Api {
         }
     }
 
-    /// The server's metadata.
-    pub fn server_report(&self) -> Result<ServerReport, Status> {
-        self.check_running()?;
+    /// The server's metadata. As in Triton, also while the server is stopping and after its start failed.
+    pub fn server_report(&self) -> ServerReport {
         let options = &self.inner.options;
-        // Clients search the extensions for names they know and ignore others. This server's own clients read from it whether a session socket
-        // belongs to this server.
+        // Clients look for extensions they know and ignore others. One extension is the server's id. nerite's own clients compare it with the id that a
+        // session socket reports, to see whether the socket belongs to this server.
         let own = Some(self.server_id()).filter(|id| !id.is_empty()).map(ServerReport::id_extension);
         let (shared_memory, gpu) = (self.check_client_shm().is_ok(), self.inner.regions.gpu().is_some());
-        Ok(ServerReport {
+        ServerReport {
             name: options.id.clone(),
             version: options.version.clone(),
             extensions: extensions(shared_memory, gpu).map(str::to_owned).chain(own).collect(),
-        })
+        }
     }
 
     /// A model's metadata.
@@ -119,6 +122,16 @@ impl Api {
         self.inner.engine.is_identifier(text)
     }
 
+    /// Whether a model of this name takes requests.
+    pub fn serves(&self, model: &str) -> bool {
+        !self.inner.engine.served(model).is_empty()
+    }
+
+    /// Whether a repository has a directory for a model of this name. Reads the file system.
+    pub fn has_directory(&self, model: &str) -> bool {
+        self.inner.engine.has_directory(model)
+    }
+
     /// The configuration in force.
     pub fn model_config(&self, model: &str, version: &str) -> Result<Arc<ModelConfig>, Status> {
         self.check_running()?;
@@ -132,7 +145,7 @@ impl Api {
             let (all, token) = (self.inner.engine.all(), self.token());
             let is_reached = |name: &str| token.as_ref().is_none_or(|token| token.allows_model(name));
             let reached = all.iter().filter(|served| is_reached(served.name()));
-            return Ok(reached.map(|served| served.statistics()).collect());
+            return Ok(reached.map(|served| statistics(served)).collect());
         }
         self.check_model(model)?;
         let wanted = version::parse(version)?;
@@ -141,7 +154,7 @@ impl Api {
             return Err(Status::invalid(format!("requested model '{model}' is not available")));
         }
         let listed: Vec<_> =
-            all.iter().filter(|s| wanted.is_none_or(|v| v == s.version())).map(|s| s.statistics()).collect();
+            all.iter().filter(|s| wanted.is_none_or(|v| v == s.version())).map(|s| statistics(s)).collect();
         if listed.is_empty() {
             return Err(Status::invalid(format!("requested model version is not available for model '{model}'")));
         }
@@ -156,6 +169,25 @@ impl Api {
             entries.retain(|entry| token.allows_model(&entry.name));
         }
         Ok(entries)
+    }
+
+    /// The versions that are served although the index does not list them, as in Triton: a client sent their model's files. They are in no repository.
+    pub fn served_beyond(&self, listed: &[IndexEntry]) -> Vec<IndexEntry> {
+        let listed: HashSet<&str> = listed.iter().map(|entry| entry.identifier.as_str()).collect();
+        let token = self.token();
+        let is_allowed = |model: &str| token.as_ref().is_none_or(|token| token.allows_model(model));
+        let beyond = self.inner.engine.all().into_iter().filter(|served| !listed.contains(served.identifier()));
+        let entry = |served: Arc<Served>| {
+            let fault = served.fault().map(|fault| fault.message);
+            IndexEntry {
+                name: served.name().to_owned(),
+                identifier: served.identifier().to_owned(),
+                version: Some(served.version()),
+                state: if fault.is_some() { "UNAVAILABLE" } else { "READY" },
+                reason: fault.unwrap_or_default(),
+            }
+        };
+        beyond.filter(|served| is_allowed(served.name())).map(entry).collect()
     }
 
     /// The largest body of a load request. Err: clients may load no models here.
@@ -180,16 +212,19 @@ impl Api {
     /// Loads or reloads a model. Resolves when it is ready or has failed.
     pub async fn load(&self, model: &str, options: LoadOptions) -> Result<(), Status> {
         let what = format!("load model {}", quoted(model));
-        let options = match self.check_load(model, &options).and_then(|()| self.charge_load(options)) {
-            Ok(options) => options,
+        let admitted = self.check_load(model, &options).and_then(|()| self.begin_control_call());
+        let (options, call) = match admitted.and_then(|call| Ok((self.charge_load(options)?, call))) {
+            Ok(admitted) => admitted,
             Err(refused) => {
                 let outcome = Err(refused);
                 self.audit(&outcome, || what);
                 return outcome;
             }
         };
+        let _waits = CancelOnDrop(options.gone.clone());
         let ((done, outcome), auditor) = (oneshot::channel(), self.auditor());
         self.inner.engine.load(model, options, self.peer(), move |result| {
+            drop(call);
             // The client may have gone meanwhile.
             if let Some(auditor) = auditor {
                 auditor.note(&result, || what);
@@ -206,7 +241,7 @@ impl Api {
         }
         let config = options.config.as_ref().map_or(0, String::len) * CONFIG_GROWTH;
         let files = options.files.iter().map(|(path, _)| FILE_BYTES + path.len()).sum::<usize>();
-        let charge = Some(Arc::new(self.charge_kept(SENT_MODEL_BYTES + config + files)?));
+        let charge = Some(Arc::new(self.charge_retained(SENT_MODEL_BYTES + config + files)?));
         Ok(LoadOptions { charge, ..options })
     }
 
@@ -214,8 +249,8 @@ impl Api {
         self.load_bytes_max()?;
         self.check_model(model)?;
         if options.config.is_some() || !options.files.is_empty() {
-            // Such a model can ask any other: an ensemble by its configuration, a Python model by its code.
-            self.check_reaches_all(&format!("the load of model '{model}' brings files or a configuration"))?;
+            // Such a model can send requests to any other: an ensemble by its configuration, a Python model by its code.
+            self.check_no_model_list(&format!("the load of model '{model}' brings files or a configuration"))?;
         }
         if !options.files.is_empty() && !self.inner.options.allow_model_upload {
             let count = options.files.len();
@@ -233,16 +268,20 @@ impl Api {
         Ok(())
     }
 
-    /// Unloads a model. New requests are refused. With `dependents`, also unloads the models that only it needed.
+    /// Unloads a model. New requests are refused. With `dependents`, also unloads the models that only this model needed.
     pub async fn unload(&self, model: &str, dependents: bool) -> Result<(), Status> {
         let what = format!("unload model {}{}", quoted(model), if dependents { " and its dependents" } else { "" });
-        if let Err(refused) = self.check_unload(model, dependents) {
-            let outcome = Err(refused);
-            self.audit(&outcome, || what);
-            return outcome;
-        }
+        let call = match self.check_unload(model, dependents).and_then(|()| self.begin_control_call()) {
+            Ok(call) => call,
+            Err(refused) => {
+                let outcome = Err(refused);
+                self.audit(&outcome, || what);
+                return outcome;
+            }
+        };
         let ((done, outcome), auditor) = (oneshot::channel(), self.auditor());
         self.inner.engine.unload(model, dependents, move |result| {
+            drop(call);
             if let Some(auditor) = auditor {
                 auditor.note(&result, || what);
             }
@@ -251,12 +290,17 @@ impl Api {
         outcome.await.unwrap_or_else(|_| Err(Status::internal(format!("the unload of '{model}' was abandoned"))))
     }
 
+    /// Counts a load or an unload until it has ended.
+    fn begin_control_call(&self) -> Result<ControlCall, Status> {
+        self.inner.control_calls.begin(self.peer())
+    }
+
     fn check_unload(&self, model: &str, dependents: bool) -> Result<(), Status> {
         self.check_running()?;
         self.check_control()?;
         self.check_model(model)?;
         if dependents {
-            self.check_reaches_all(&format!("the unload of model '{model}' unloads what it is made of"))?;
+            self.check_no_model_list(&format!("the unload of model '{model}' unloads what it is made of"))?;
         }
         Ok(())
     }
@@ -267,6 +311,10 @@ impl Api {
         self.check_model(model)?;
         self.inner.engine.find(model, version::parse(version)?)
     }
+}
+
+fn statistics(served: &Served) -> StatisticsReport {
+    StatisticsReport { memory: served.memory_usage(), ..served.statistics() }
 }
 
 /// Asks the instances of all these versions whether they are ready. The answers do not keep the versions loaded: otherwise a version could end on a

@@ -1,24 +1,29 @@
 //! How do clients manage their shared memory?
 
+use std::convert::Infallible;
+use std::sync::Arc;
+
 use nerite_memory::MemoryReservation;
 use nerite_request::report::{CudaRegionReport, SystemRegionReport};
 use nerite_request::{Code, SessionRef, Status};
-use nerite_shm::{Attached, LeaseName, Registry, ShmError};
+use nerite_shm::{Attached, LeaseName, Registrant, Registry, Rights, ShmError, keep_until_freed};
+use tokio::sync::oneshot;
 
 use crate::Api;
-use crate::aside::on_mapping_worker;
+use crate::aside::{on_lookup_worker, on_mapping_worker, on_stalling_worker};
 use crate::audit::quoted;
 use crate::errors::of_shm;
 
 /// The bytes of the status of one region, without its name and key: the report, and the numbers and members of the JSON.
 const STATUS_BYTES: usize = 512;
-/// The most bytes for one byte of a name: one in the report, and six if JSON escapes it, in a vector of twice the length.
+/// The most bytes of a status for one byte of a name: one in the report, and twelve in the JSON. JSON may escape the byte by six, and the vector of the JSON
+/// may have twice its length.
 const STATUS_GROWTH: usize = 13;
 /// Charged for a region beside its name and key: its entries in the tables of names, of mappings and of the guard.
 const REGION_BYTES: usize = 1 << 10;
 /// A client that has no more than this mapped can change its regions on a front thread.
 const QUICK_UNMAP_BYTES_MAX: u64 = 256 << 20;
-/// For less than this no memory is reserved.
+/// No memory is reserved for fewer bytes.
 const RESERVED_BYTES_MIN: usize = 1 << 20;
 
 impl Api {
@@ -42,29 +47,73 @@ impl Api {
         self.change_mappings(mapped, move || work(&own)).await
     }
 
-    /// Calls `work`, which maps or unmaps regions of which `mapped_bytes` are mapped. The memory that it unmaps is unmapped when it returns, so that the owner's
-    /// quota is free again when the client gets its answer. An exception is memory that another thread still holds, for a request or for a moment to look at
-    /// it: that thread passes it on. `work` runs on a thread that serves no connection if it may take long: the kernel takes 20
-    /// to 40 ms to unmap 1 GiB that was used. On a host with GPUs the driver takes more than 100 ms for its first context, and longer the more memory it
-    /// page-locks.
+    /// Calls `work`, which maps or unmaps regions. `mapped_bytes` is the size of the regions that are mapped now.
+    ///
+    /// Memory that `work` gives up is unmapped when this returns, so the owner's quota is free again when the client gets its answer. An exception is
+    /// memory that another thread still holds, for a request or to read its status: that thread passes the memory on to be unmapped. A client's object
+    /// that takes long to be freed is always passed on. This call waits until it is freed, and occupies no thread or worker meanwhile.
+    /// If `work` may take long, it runs on a thread that serves no connection. The kernel takes 20 to 40 ms to unmap 1 GiB that was used. On a host with
+    /// GPUs the driver takes more than 100 ms for its first context, and page-locking takes longer for more memory. A client that punches a hole into an
+    /// object makes every thread wait that maps or unmaps the object. So a client whose requests made threads wait gets a thread of its own.
     pub async fn change_mappings<T: Send + 'static>(
         &self,
         mapped_bytes: u64,
         work: impl FnOnce() -> Result<T, Status> + Send + 'static,
     ) -> Result<T, Status> {
+        let (freeing, freed) = oneshot::channel::<Infallible>();
+        let outcome = self.change_where_it_may_wait(mapped_bytes, || keep_until_freed(Arc::new(freeing), work)).await;
+        // Nothing is sent on this channel. It is closed when the memory that was passed on is freed.
+        let _ = freed.await;
+        outcome
+    }
+
+    async fn change_where_it_may_wait<T: Send + 'static>(
+        &self,
+        mapped_bytes: u64,
+        work: impl FnOnce() -> Result<T, Status> + Send + 'static,
+    ) -> Result<T, Status> {
+        if self.is_stalling() {
+            return on_stalling_worker(self.flow(), work).await?;
+        }
         if mapped_bytes <= QUICK_UNMAP_BYTES_MAX && self.inner.regions.operator().check_gpu("").is_err() {
             return work();
         }
         on_mapping_worker(work).await?
     }
 
-    /// Maps `byte_size` bytes at `offset` of the POSIX object `key`, and registers them as `name`.
+    /// Looks up the groups of the client's user, if the groups decide whether the client may map the object `key`. The lookup runs on a worker of its own.
+    /// Call this before `key` is registered, because the registration itself does no lookup.
+    pub async fn look_up_groups(&self, key: &str) -> Result<(), Status> {
+        let rights = self.rights(key);
+        // The object counts as one that the client has open. If the registry cannot be opened, the registration reports the error.
+        let user = self.in_own_regions(|regions| Ok(regions.user_to_look_up(&rights, key)));
+        let Some(uid) = user.ok().flatten() else { return Ok(()) };
+        let own = self.clone();
+        on_lookup_worker(move || own.inner.regions.operator().look_up_groups(uid)).await
+    }
+
+    /// As [`Api::register_system`], on the thread that [`Api::change_mappings`] chooses, after [`Api::look_up_groups`].
+    pub async fn register_own_system(
+        &self,
+        name: String,
+        key: String,
+        offset: u64,
+        byte_size: u64,
+    ) -> Result<(), Status> {
+        self.look_up_groups(&key).await?;
+        self.change_own_regions(move |api| api.register_system(&name, &key, offset, byte_size)).await
+    }
+
+    /// Maps `byte_size` bytes at `offset` of the POSIX object `key`, and registers them as `name`. Refuses an object if the client's groups decide about it
+    /// and are not known.
     pub fn register_system(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<(), Status> {
         self.check_running()?;
         check_name(name)?;
-        let (rights, charge) = (self.rights(key), self.charge_region(name, key)?);
-        let outcome =
-            self.in_own_regions(|regions| regions.register_system_as(&rights, charge, name, key, offset, byte_size));
+        let (rights, attached) = (self.rights(key), self.charge_region(name, key)?);
+        let outcome = self.registering(|regions, payer| {
+            let by = Registrant { rights: &rights, payer, attached };
+            regions.register_system_by(by, name, key, offset, byte_size)
+        });
         if outcome.is_ok() {
             let peer = self.peer();
             log::debug!(
@@ -81,9 +130,11 @@ impl Api {
     pub fn register_cuda(&self, name: &str, raw_handle: &[u8], device_id: i64, byte_size: u64) -> Result<(), Status> {
         self.check_running()?;
         check_name(name)?;
-        let charge = self.charge_region(name, "")?;
-        let outcome =
-            self.in_own_regions(|regions| regions.register_cuda_with(charge, name, raw_handle, device_id, byte_size));
+        let attached = self.charge_region(name, "")?;
+        let outcome = self.registering(|regions, payer| {
+            let by = Registrant { rights: &Rights::Any, payer, attached };
+            regions.register_cuda_by(by, name, raw_handle, device_id, byte_size)
+        });
         self.audit(&outcome, || {
             format!("register region {} of CUDA device {device_id}: {byte_size} bytes", quoted(name))
         });
@@ -92,8 +143,8 @@ impl Api {
 
     /// Charges the client for a region's names, which are kept as long as the region.
     pub(crate) fn charge_region(&self, name: &str, key: &str) -> Result<Attached, Status> {
-        // Its entry has both, its mapping has the key, and the tables of names have the name.
-        let charge = self.charge_kept(REGION_BYTES + 2 * (name.len() + key.len()))?;
+        // The region's entry stores name and key, its mapping stores the key, and the tables of names store the name.
+        let charge = self.charge_retained(REGION_BYTES + 2 * (name.len() + key.len()))?;
         Ok(Box::new(charge))
     }
 
@@ -136,7 +187,7 @@ impl Api {
     ) -> Result<(), Status> {
         let outcome = self.in_regions(|regions| look(regions).and_then(|()| end(regions, name)));
         match outcome {
-            Err(status) if matches!(status.code, Code::NotFound | Code::InvalidArg) => Ok(()),
+            Err(status) if status.code == Code::NotFound => Ok(()),
             outcome => outcome,
         }
     }

@@ -4,14 +4,12 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use nerite_request::{
-    AdmittedRequest, Cancel, ExactlyOne, InferResponse, Parameters, Recycled, Reply, Response, Sequence, Status, Wanted,
-};
-use nerite_tensor::{Name, Tensor};
+use nerite_request::{AdmittedRequest, Cancel, ExactlyOne, InferResponse, Recycled, Reply, Response, Status, Wanted};
+use nerite_tensor::Tensor;
 
 use crate::{Batch, Instance, Job, ModelVersion, NoMeter};
 
-/// Makes a request of one row with these inputs and outputs, which `run` gives to an instance. Returns the answer.
+/// Makes a request of one row with these inputs and outputs. `run` gives it to an instance. Returns the answer.
 ///
 /// # Panics
 /// If there is no answer by the time `run` returns, or more than one.
@@ -30,8 +28,8 @@ pub fn infer(
     only.unwrap_or_else(|not_one| panic!("one response, not {}", not_one.count))
 }
 
-/// Runs a request of one row that can be cancelled, and returns its one response. `None` if there is none, or another one, within ten seconds after
-/// `run` has returned.
+/// Runs a request of one row that can be cancelled. Returns the outputs of its first response if it is the last one, or its error. `None` for any
+/// other response, or if there is none within ten seconds after the run.
 pub fn infer_cancellable(
     instance: &mut dyn Instance,
     inputs: Vec<Tensor>,
@@ -48,19 +46,12 @@ pub fn infer_cancellable(
     }
 }
 
-/// A batch of one request of one row, whose model counts nothing.
+/// A batch of one request of one row. Its meters record nothing.
 fn batch_of_one(inputs: Vec<Tensor>, wanted: Vec<Wanted>, cancel: Cancel, reply: Reply) -> Batch {
     let request = AdmittedRequest {
-        id: Name::default(),
-        rows: 1,
         inputs: inputs.into(),
         wanted: wanted.into(),
-        priority: 0,
-        timeout_us: 0,
-        sequence: Sequence::default(),
-        parameters: Parameters::new(),
-        cancel,
-        reply,
+        ..AdmittedRequest::cancelled_by(cancel, reply)
     };
     let job = Job::new(request, ModelVersion::unmetered("m").begin(), 1);
     Batch { jobs: vec![job].into(), meter: Arc::new(NoMeter) }

@@ -1,4 +1,4 @@
-//! How does a test load an ONNX graph whose configuration says only which file it is?
+//! How does a test load an ONNX graph whose configuration names only the file?
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use nerite_request::Status;
 use super::context;
 use crate::{Instance, InstanceSpec, LoadContext, Runtime};
 
-/// A context for the graph `{name}.onnx` in `folder`. Its configuration has to be completed from the graph. Its inputs and outputs have no batch
-/// dimension, unless the configuration is given one.
+/// A context for the graph `{name}.onnx` in `folder`. The configuration must still be completed from the graph. Inputs and outputs have no batch
+/// dimension, unless the caller sets one in the configuration.
 pub fn graph_context(folder: &Path, name: &str) -> LoadContext {
     let config = ModelConfig {
         name: name.to_owned(),
@@ -29,7 +29,7 @@ pub fn completed(runtime: &dyn Runtime, context: LoadContext) -> Result<LoadCont
     Ok(LoadContext { config: Arc::new(runtime.complete(&context)?), ..context })
 }
 
-/// An instance of the model, whose configuration is completed first.
+/// Completes the configuration, loads the model and makes an instance of it.
 pub fn completed_instance(runtime: &dyn Runtime, context: LoadContext) -> Result<Box<dyn Instance>, Status> {
     runtime.load(&completed(runtime, context)?)?.instance(&InstanceSpec::default())
 }

@@ -1,6 +1,7 @@
 //! May a request leave out an input that has an initializer, and replace it?
 //!
-//! For runtimes of ONNX models: the graphs are `replaceable.onnx` and `replaceable_long.onnx` of `tests/models/make_engine_models.py`.
+//! This is for runtimes of ONNX models. The graphs are `replaceable.onnx` and `replaceable_long.onnx`, which `tests/models/make_engine_models.py`
+//! makes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,10 +13,10 @@ use nerite_tensor::{DataType, Shape, Tensor};
 use crate::conformance::{context, infer};
 use crate::{Instance, InstanceSpec, LoadContext, Runtime};
 
-/// The inputs of a request, by name: `x` and `w` are floats, `a` and `b` whole numbers.
+/// The inputs with floating-point numbers. The other inputs, `a` and `b`, have integers.
 const FLOATS: &[&str] = &["x", "w"];
 
-/// Loads `replaceable` of this folder, with the inputs that the text lists beside `x` and `a`.
+/// Loads `replaceable.onnx` of this folder. `listed` is the configuration's text for inputs besides `x` and `a`.
 fn load(runtime: &dyn Runtime, folder: &Path, listed: &str) -> Result<Box<dyn Instance>, Status> {
     let text = format!(
         "name: 'replaceable' backend: 'onnxruntime' default_model_filename: 'replaceable.onnx' \
@@ -38,7 +39,7 @@ fn tensor<T: Number>(name: &str, datatype: DataType, values: &[T]) -> Tensor {
     Tensor { name: name.into(), datatype, shape, data: Buffer::from_numbers(values.to_vec()) }
 }
 
-/// `v` = x · w and `q` = a / b, or the error.
+/// Checks the answer to a request: `v` = x · w and `q` = a / b, or the error.
 #[track_caller]
 fn check(instance: &mut dyn Instance, given: &[(&str, &[i32])], expect: Result<(&[f32], &[i32]), &str>) {
     let one = |(name, values): &(&str, &[i32])| {
@@ -65,8 +66,8 @@ fn check(instance: &mut dyn Instance, given: &[(&str, &[i32])], expect: Result<(
     }
 }
 
-/// Checks that requests may leave out and replace such inputs, on graphs of this folder. A request that divides the
-/// smallest integer by -1 is refused with the text `no_result`, if there is one.
+/// Checks on the graphs of this folder that requests may leave out such inputs, and replace them. If `no_result` is given, a request that divides the
+/// smallest integer by -1 must fail with this text.
 ///
 /// # Panics
 /// At the first promise that is broken.
@@ -80,7 +81,7 @@ pub fn check_initializers(runtime: &dyn Runtime, folder: &Path, no_result: Optio
     check(&mut *open, &with(&[("w", &[3])]), Ok((&[3.0, 15.0], &[2, -3])));
     check(&mut *open, &with(&[("b", &[-1])]), Ok((&[2.0, 10.0], &[-7, 9])));
     check(&mut *open, &with(&[("w", &[0]), ("b", &[2])]), Ok((&[0.0, 0.0], &[3, -4])));
-    // The next request does not see what an earlier one replaced.
+    // A value that a request replaced is not replaced for the next request.
     check(&mut *open, &plain, Ok((&[2.0, 10.0], &[2, -3])));
     if let Some(why) = no_result {
         check(&mut *open, &[("x", &[1]), ("a", &[i32::MIN]), ("b", &[-1])], Err(why));

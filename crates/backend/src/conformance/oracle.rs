@@ -1,7 +1,7 @@
 //! Do a runtime's results agree with answers that were computed elsewhere?
 //!
-//! The cases are ONNX's own operator tests, written by `tests/models/export_node_tests.py`. A runtime may refuse a model or
-//! a request; what it answers must be right.
+//! The cases are ONNX's own operator tests, written by `tests/models/export_node_tests.py`. A runtime may refuse a model or a request. If it answers,
+//! the answer must be right.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,19 +17,19 @@ use crate::Runtime;
 const RELATIVE_MAX: f64 = 1e-3;
 const ABSOLUTE_MAX: f64 = 1e-5;
 
-/// Cases with random answers.
+/// Parts of the names of cases with random answers. Such cases are skipped.
 const RANDOM: &[&str] = &["bernoulli", "training_dropout"];
 
-/// How the cases went: the name of each, and the error where there was one.
+/// The results of all cases: the name of each case, and the error if there was one.
 #[derive(Debug, Default)]
 pub struct Verdicts {
-    /// Right answers.
+    /// The cases with right answers.
     pub right: Vec<String>,
-    /// The runtime refused to load the model.
+    /// The cases whose model the runtime refused to load.
     pub unloadable: Vec<(String, String)>,
-    /// The runtime refused the request.
+    /// The cases whose request the runtime refused.
     pub refused: Vec<(String, String)>,
-    /// Wrong answers.
+    /// The cases with wrong answers.
     pub wrong: Vec<(String, String)>,
 }
 
@@ -51,7 +51,7 @@ pub fn run_all(runtime: &dyn Runtime, folder: &Path) -> std::io::Result<Verdicts
         let dims = dims.split('x').filter_map(|dim| dim.parse().ok()).collect();
         let data = std::fs::read(folder.join(file))?;
         let Some(datatype) = DataType::from_name(datatype) else { continue };
-        // Aligned, as requests are.
+        // The copy is aligned, as the inputs of requests are.
         let data = Buffer::from(data).to_private(nerite_memory::Reason::Model);
         let tensor = Tensor { name: tensor.into(), datatype, shape: dims, data };
         let case = cases.entry(name.to_owned()).or_default();

@@ -13,7 +13,7 @@ pub type Labels = BTreeMap<String, String>;
 pub(super) struct Family {
     pub(super) kind: MetricKind,
     description: String,
-    /// How many owners share it.
+    /// The number of owners that share it.
     pub(super) owners: usize,
     metrics: BTreeMap<Labels, Metric>,
 }
@@ -22,9 +22,9 @@ pub(super) struct Family {
 struct Metric {
     owners: usize,
     value: f64,
-    /// For a histogram: the upper bound of each bucket, and how many values are in it and in no bucket before it.
+    /// For a histogram: the upper bound of each bucket, and the number of values in it that are in no earlier bucket.
     buckets: Vec<(f64, u64)>,
-    /// For a histogram: how many values were observed. Their sum is `value`.
+    /// For a histogram: the number of values that were observed. Their sum is `value`.
     count: u64,
 }
 
@@ -33,7 +33,7 @@ impl Family {
         Family { kind, description: description.to_owned(), owners: 0, metrics: BTreeMap::new() }
     }
 
-    /// One more owner shares this metric.
+    /// Adds an owner to the metric with these labels, and makes the metric if there is none.
     pub(super) fn add(&mut self, labels: &Labels, buckets: Option<Vec<f64>>) -> Result<(), String> {
         let bounds = match (self.kind, buckets) {
             (MetricKind::Histogram, Some(bounds)) => bounds,

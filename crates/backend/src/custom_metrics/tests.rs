@@ -1,4 +1,4 @@
-//! Are equal names and labels one metric, and is what has no place refused?
+//! Are equal names and labels one metric, and are names, labels and values that are not allowed refused?
 
 use nerite_request::report::CustomValue;
 

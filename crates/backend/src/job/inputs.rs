@@ -1,11 +1,11 @@
-//! Where does the data of a request's inputs lie, and how is it replaced?
+//! Where does the data of a request's inputs lie, and how is the data replaced?
 
 use nerite_memory::{Buffer, Slot};
 
 use super::{Job, JobParts};
 
 impl Job {
-    /// Replaces the inputs by the data that the request has for instances of this host policy.
+    /// Replaces the data of the inputs by the data that the request has for instances of this host policy.
     pub fn choose_data(&mut self, policy: &str) {
         let JobParts { inputs, responder, .. } = &mut *self.0;
         for one in responder.policy_data().iter().filter(|one| one.policy == policy) {
@@ -15,7 +15,8 @@ impl Job {
         }
     }
 
-    /// Replaces the data of the input at this position until [`Job::restore_data`]. Its memory counts as used meanwhile.
+    /// Replaces the data of the input at this position until [`Job::restore_data`] is called. The memory of the replaced data counts as used until
+    /// then.
     pub(crate) fn replace_data(&mut self, at: usize, data: Buffer) {
         let JobParts { inputs, replaced, .. } = &mut *self.0;
         if let Some(input) = inputs.get_mut(at) {
@@ -23,7 +24,7 @@ impl Job {
         }
     }
 
-    /// Gives the inputs back the data that was replaced.
+    /// Restores the data that was replaced.
     pub(crate) fn restore_data(&mut self) {
         let JobParts { inputs, replaced, .. } = &mut *self.0;
         for (at, data) in replaced.drain(..) {
@@ -47,7 +48,7 @@ impl Job {
 
     /// Whether all its inputs, and all memory that its client chose for outputs, lie on the host.
     pub fn is_on_host(&self) -> bool {
-        let mut slots = self.0.responder.wanted_with_slots().iter().filter_map(|wanted| wanted.slot.as_ref());
+        let mut slots = self.0.responder.wanted_outputs().iter().filter_map(|wanted| wanted.slot.as_ref());
         self.has_host_inputs() && slots.all(|slot| slot.place().is_host())
     }
 }

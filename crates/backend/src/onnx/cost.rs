@@ -1,11 +1,11 @@
 //! Do the shapes of a graph's inputs determine how long it runs?
 //!
-//! They do if no value that a client chooses decides how often something is done or how large something becomes. Such values are the trip count of a
-//! loop, the repeats of a Tile and the shape of an Expand. If such a value is a constant, or is made only from the shapes of inputs (Shape, then
-//! Gather, then Concat: most exported nets have that), it is *fixed*: it follows from the shapes.
+//! They do if no value that a client chooses determines how often an operation is done or how large a tensor becomes. Such values are the trip count of a loop,
+//! the repeats of a Tile and the shape of an Expand. If such a value is a constant, or is made only from the shapes of inputs (Shape, then Gather, then Concat,
+//! as in most exported networks), it is *fixed*: it follows from the shapes.
 //!
-//! An integer division without a result takes microseconds instead of nanoseconds (`nerite_guard::arithmetic`), so its time depends on values. A Div
-//! or Mod counts as bounded by shapes only for floating-point numbers, or for fixed values.
+//! An integer division that has no result, such as one by zero, takes microseconds instead of nanoseconds (`nerite_guard::arithmetic`). So the time
+//! of an integer division depends on values. A Div or Mod counts as bounded by shapes only for floating-point numbers, or for fixed values.
 //!
 //! The lists name operators that are known to be bounded. If a graph has another operator, the answer is "unknown", and the graph always runs on a
 //! worker.
@@ -35,29 +35,29 @@ const BY_SHAPES: &[&str] = &[
     "Softplus", "Softsign", "SpaceToDepth", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Transpose",
     "Where", "Xor",
 ];
-/// Operators whose work follows from shapes if all inputs after the first are fixed. Those inputs are sizes, counts or axes. (Reshape needs a fixed
-/// shape too, because later broadcasts depend on it.)
+/// Operators whose work follows from shapes if all inputs after the first are fixed. Those inputs are sizes, counts or axes. Reshape is one of them,
+/// because later broadcasts depend on its shape.
 #[rustfmt::skip]
 const BY_SHAPES_AND_THE_REST: &[&str] = &[
     "CenterCropPad", "Expand", "OneHot", "Pad", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax",
     "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Reshape", "Resize", "Slice", "Split",
     "Squeeze", "Tile", "TopK", "Trilu", "Unsqueeze", "Upsample",
 ];
-/// Operators whose work follows from shapes if all inputs are fixed. Exporters use NonZero over a constant to count.
+/// Operators whose work follows from shapes if all inputs are fixed. Exporters apply NonZero to a constant to count up.
 const BY_FIXED_VALUES: &[&str] = &["ConstantOfShape", "NonZero", "Range"];
 /// Operators whose output values follow from shapes, whatever values their inputs have.
 const RETURNS_SHAPES: &[&str] = &["Shape", "Size"];
 
 /// Operators whose work follows from shapes for floating-point numbers, and for integers if all inputs are fixed.
 const BY_SHAPES_OF_FLOATS: &[&str] = &["Div", "Mod"];
-/// Operators whose outputs are floating-point numbers, whatever their inputs are.
+/// Operators whose first output has floating-point numbers, whatever the inputs are.
 #[rustfmt::skip]
 const MAKES_FLOATS: &[&str] = &[
     "AveragePool", "BatchNormalization", "Ceil", "Conv", "Cos", "DequantizeLinear", "Elu", "Erf", "Exp", "Floor", "Gelu",
     "GlobalAveragePool", "HardSigmoid", "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "Reciprocal",
     "Round", "Selu", "Sigmoid", "Sin", "Softmax", "Softplus", "Softsign", "Sqrt", "Tanh",
 ];
-/// Operators whose first output is of floating-point numbers if any of their inputs is.
+/// Operators whose first output has floating-point numbers if any of the inputs has.
 #[rustfmt::skip]
 const KEEPS_FLOATS: &[&str] = &[
     "Abs", "Add", "Clip", "Concat", "Div", "Dropout", "Expand", "Flatten", "Gather", "Gemm", "GlobalMaxPool", "Identity", "MatMul",
@@ -66,9 +66,9 @@ const KEEPS_FLOATS: &[&str] = &[
     "Where",
 ];
 
-/// What bounds a run of this graph. Its inputs and outputs are `ports`.
+/// What bounds the time of a run of this graph. `ports` are its inputs and outputs.
 pub fn cost_bound(nodes: &Nodes, ports: &Ports) -> CostBound {
-    // Elements of BYTES have any length: how much is copied depends on which element is picked how often.
+    // Elements of BYTES may have any length. How many bytes are copied depends on which elements an operator selects, and how often.
     let is_numeric = |datatype: Option<DataType>| datatype.is_some_and(|datatype| datatype != DataType::Bytes);
     if !nodes.is_complete || !ports.inputs.iter().all(|input| is_numeric(input.datatype)) {
         return CostBound::Unknown;
@@ -77,7 +77,7 @@ pub fn cost_bound(nodes: &Nodes, ports: &Ports) -> CostBound {
     for input in &ports.inputs {
         fixed.remove(input.name.as_str());
     }
-    // An input that is left out has the empty name, and counts as fixed.
+    // An input that a node leaves out has the empty name. It counts as fixed.
     fixed.insert("");
     let is_float =
         |datatype: DataType| matches!(datatype, DataType::Fp16 | DataType::Fp32 | DataType::Fp64 | DataType::Bf16);
@@ -86,15 +86,15 @@ pub fn cost_bound(nodes: &Nodes, ports: &Ports) -> CostBound {
     if nodes.graph.iter().all(|node| follows(node, &mut known)) { CostBound::InputSizes } else { CostBound::Unknown }
 }
 
-/// Facts about tensors, by their names.
+/// What is known of tensors, which are identified by their names.
 struct Known<'n> {
-    /// Their values follow from shapes.
+    /// The tensors whose values follow from shapes.
     fixed: HashSet<&'n str>,
-    /// They are floating-point numbers.
+    /// The tensors of floating-point numbers.
     floats: HashSet<&'n str>,
 }
 
-/// Whether the operator's work follows from shapes. Notes what is known of its outputs.
+/// Whether the operator's work follows from shapes. If so, this notes what is known of its outputs.
 fn follows<'n>(node: &'n Node, Known { fixed, floats }: &mut Known<'n>) -> bool {
     if !node.is_standard() || !node.inner.is_empty() {
         return false;
@@ -147,7 +147,7 @@ mod tests {
         Ports { inputs: vec![port("x"), port("y")], ..Ports::default() }
     }
 
-    /// `x` and `y` are inputs, `c` and `d` constants, `-` is an input left out.
+    /// In `nodes`, `x` and `y` are inputs of the graph, `c` and `d` are constants, and `-` is an input that is left out.
     #[track_caller]
     fn check(nodes: &[(&str, &str, &str)], expected: CostBound) {
         assert_eq!(cost_bound(&graph(nodes), &ports(DataType::Fp32)), expected, "{nodes:?}");
@@ -174,7 +174,7 @@ mod tests {
                 assert_eq!(bound(&[(op, "x c", "out")]), expected, "the constant may be -1");
                 assert_eq!(bound(&[("Add", "x c", "z"), (op, "c z", "out")]), expected, "{op} {datatype}");
             }
-            // Integers that are made of values, and of shapes.
+            // The first two operands are integers made from values, the third is made from shapes, the last is floating-point.
             check(&[("Cast", "x", "z"), (op, "z c", "out")], Unknown);
             check(&[("ArgMax", "x", "z"), (op, "z c", "out")], Unknown);
             check(&[("Shape", "x", "z"), ("Gather", "z c", "w"), (op, "w c", "out")], InputSizes);

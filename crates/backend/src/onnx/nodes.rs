@@ -1,28 +1,28 @@
 //! Which operators does a graph have, and what do they read and write?
 //!
-//! Reads from an ONNX file the names that rules about graphs need ([`super::UntrustedInputs`], [`super::cost_bound`]).
-//! Weights are skipped, whatever their size. No library is used, so the answer is the same for every runtime.
+//! This module reads an ONNX file for the names that rules about graphs need ([`super::UntrustedInputs`], [`super::cost_bound`]). It skips weights, whatever
+//! their size. It uses no library, so the result is the same for every runtime.
 
 use std::collections::{BTreeSet, HashSet};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
-/// A node larger than this holds a constant. It is not read for its names.
+/// A node larger than this is expected to hold a constant. Such a node is not read, and the graph counts as incomplete.
 const NODE_BYTES_MAX: u64 = 64 << 20;
 /// The deepest nesting of graphs within operators of other graphs. ONNX Runtime reads no deeper either.
 const DEPTH_MAX: usize = 32;
-/// A longer name of a constant is not read. Then it is assumed that no node refers to the constant.
+/// A constant with a longer name is left out, so nodes that read it are taken to read a value that is not constant.
 const NAME_BYTES_MAX: u64 = 64 << 10;
 
 /// The operators of a model, without its weights.
 #[derive(Debug, Default)]
 pub struct Nodes {
-    /// The operators of its graph, in the order of the file: each comes after those whose results it reads.
+    /// The operators of the model's graph, in the order of the file: each operator comes after those whose results it reads.
     pub graph: Vec<Node>,
-    /// The operators of its functions.
+    /// The operators of the model's functions.
     pub functions: Vec<Node>,
     /// Names of the graph's constants (initialisers).
     pub constants: HashSet<String>,
-    /// Files that hold constants' values (external data), as the model names them: relative to its own folder.
+    /// Files that hold values of constants (external data), as the model names them: relative to the folder of its file.
     pub external_files: BTreeSet<String>,
     /// Whether all nodes are known: none was too large to be read, and the model defines no functions.
     pub is_complete: bool,
@@ -33,18 +33,18 @@ pub struct Nodes {
 pub struct Node {
     /// The operator's name.
     pub op: String,
-    /// The name of its operator set; empty for the standard's.
+    /// The domain of its operator set. Empty for the standard operator set.
     pub domain: String,
     /// Names of the values that it reads. An optional input that is left out has the empty name.
     pub inputs: Vec<String>,
     /// Names of the values that it makes.
     pub outputs: Vec<String>,
-    /// The operators of its own graphs (branches and loop bodies), which may read values of the graph around them.
+    /// The operators of graphs within this operator (branches and loop bodies). They may read values of the graph around them.
     pub inner: Vec<Node>,
 }
 
 impl Nodes {
-    /// Reads an ONNX file from the present position to its end.
+    /// Reads a whole ONNX file, from its beginning.
     pub fn read<R: Read + Seek>(mut source: R) -> io::Result<Nodes> {
         let end = source.seek(SeekFrom::End(0))?;
         source.rewind()?;
@@ -80,7 +80,7 @@ impl Nodes {
     }
 }
 
-/// Reads a node of `len` bytes; `None` if it is too large. Adds the files of its constants.
+/// Reads a node of `len` bytes. `None` if the node is too large. Adds the files of its constants to `external_files`.
 fn read_node<R: Read + Seek>(
     file: &mut BufReader<R>,
     len: u64,
@@ -95,7 +95,7 @@ fn read_node<R: Read + Seek>(
     node.ok_or_else(too_deep).map(Some)
 }
 
-/// Reads a tensor of `len` bytes: adds its name, and the file of its values.
+/// Reads a tensor of `len` bytes. Adds its name and the file of its values to `found`.
 fn read_constant<R: Read + Seek>(file: &mut BufReader<R>, len: u64, found: &mut Nodes) -> io::Result<()> {
     let end = file.stream_position()? + len;
     walk(file, end, &mut |file, field, len| match field {
@@ -112,8 +112,7 @@ fn read_constant<R: Read + Seek>(file: &mut BufReader<R>, len: u64, found: &mut 
 }
 
 impl Node {
-    /// Parses a node. `None` if its graphs are nested deeper than `depth_max`, because reading them would need a deep
-    /// stack.
+    /// Parses a node. `None` if graphs within it are nested deeper than `depth_max`. Such graphs are refused because the parser is recursive.
     fn parse(bytes: &[u8], depth_max: usize, external_files: &mut BTreeSet<String>) -> Option<Node> {
         let mut node = Node::default();
         let mut is_flat = true;
@@ -142,13 +141,13 @@ impl Node {
         is_flat.then_some(node)
     }
 
-    /// Whether the standard defines this operator, as long as the model has no functions of its own.
+    /// Whether the ONNX standard defines this operator. A function of the model could replace the definition.
     pub fn is_standard(&self) -> bool {
         matches!(self.domain.as_str(), "" | "ai.onnx")
     }
 }
 
-/// Adds the files that a tensor in memory names.
+/// Adds the files that the tensor with these encoded bytes names.
 fn note_files(tensor: &[u8], external_files: &mut BTreeSet<String>) {
     fields(tensor, &mut |field, value| {
         if field == TENSOR_EXTERNAL && value.len() as u64 <= NAME_BYTES_MAX {
@@ -157,7 +156,7 @@ fn note_files(tensor: &[u8], external_files: &mut BTreeSet<String>) {
     });
 }
 
-/// The file name in an entry of external data, if the entry has it.
+/// The file name in an entry of external data. `None` if the entry has another key.
 fn location(entry: &[u8]) -> Option<String> {
     let (mut key, mut named) = (String::new(), None);
     fields(entry, &mut |field, value| match field {
@@ -190,7 +189,8 @@ const ATTRIBUTE_GRAPHS: u64 = 11;
 
 type Visit<'a, R> = &'a mut dyn FnMut(&mut BufReader<R>, u64, u64) -> io::Result<()>;
 
-/// Visits the fields of a message that ends at `end` of the file. The visitor reads or skips the value's bytes.
+/// Visits the length-delimited fields of a message that ends at the position `end` of the file. The visitor gets the number and the length of a
+/// field, and must read or skip its bytes.
 fn walk<R: Read + Seek>(file: &mut BufReader<R>, end: u64, visit: Visit<'_, R>) -> io::Result<()> {
     while file.stream_position()? < end {
         let tag = varint(&mut || byte(file))?;
@@ -243,7 +243,7 @@ fn varint(next: &mut dyn FnMut() -> io::Result<u8>) -> io::Result<u64> {
     Err(io::ErrorKind::InvalidData.into())
 }
 
-/// Visits the fields with a length of a message in memory. Stops at the first bytes that are not a field.
+/// Visits the length-delimited fields of a message in memory. Stops at the first bytes that are no field.
 fn fields(mut bytes: &[u8], visit: &mut dyn FnMut(u64, &[u8])) {
     fn number(bytes: &mut &[u8]) -> Option<u64> {
         varint(&mut || {
@@ -296,7 +296,7 @@ mod tests {
         Node::parse(bytes, DEPTH_MAX, &mut BTreeSet::new())
     }
 
-    /// A message's field of this number.
+    /// An encoded field with this number and these bytes.
     fn field(number: u64, bytes: &[u8]) -> Vec<u8> {
         let mut made = vec![(number << 3 | 2) as u8];
         let mut len = bytes.len();

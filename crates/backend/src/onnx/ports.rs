@@ -6,11 +6,11 @@ use nerite_tensor::{DataType, Shape, Tensor, element_count};
 /// The inputs and outputs of a graph. They are in the order of the graph until [`Ports::arrange`] is called.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ports {
-    /// The inputs without a value of their own, and those that the configuration lists: see [`Ports::open`].
+    /// The inputs without an initializer, and after [`Ports::open`] also the initializers that the configuration lists.
     pub inputs: Vec<Port>,
-    /// Inputs that have a value of their own (an initializer), which a request could replace.
+    /// Inputs that have an initializer. A request could replace its value.
     pub initializers: Vec<Port>,
-    /// All of them.
+    /// All outputs.
     pub outputs: Vec<Port>,
 }
 
@@ -19,12 +19,11 @@ pub struct Ports {
 pub struct Port {
     /// Its name.
     pub name: String,
-    /// Its datatype; `None` for one that no request can have.
+    /// Its datatype. `None` for a datatype that tensors of requests cannot have.
     pub datatype: Option<DataType>,
     /// Its dimensions with the batch dimension. Empty for a scalar. `None` if the graph does not say how many there are.
     pub dims: Option<Vec<Dim>>,
-    /// The shape in which clients get a scalar; all its dimensions are 1. A scalar has no shape in ONNX, and a
-    /// configuration must have one.
+    /// The shape in which clients get a scalar. All its dimensions are 1. A scalar has no dimensions in ONNX, but a configuration must list some.
     pub scalar_shape: Shape,
 }
 
@@ -51,14 +50,14 @@ impl Ports {
         }
     }
 
-    /// The ports as the checks of the configuration need them.
+    /// The ports in the form that the checks of the configuration need.
     pub fn signature(&self) -> GraphSignature {
         let all = |ports: &[Port]| ports.iter().map(Port::signature).collect();
         GraphSignature { inputs: all(&self.inputs), initializers: all(&self.initializers), outputs: all(&self.outputs) }
     }
 
-    /// Makes inputs of the initializers that the configuration lists. Requests may send them from now on, so no rule
-    /// may rely on their values. Returns their names.
+    /// Moves the initializers that the configuration lists to the inputs. Requests may send these inputs from then on, so no rule may rely on their
+    /// values. Returns their names.
     pub fn open(&mut self, config: &ModelConfig) -> Vec<String> {
         let is_listed = |port: &Port| config.input.iter().any(|input| input.name == port.name);
         let (listed, others) = std::mem::take(&mut self.initializers).into_iter().partition(is_listed);
@@ -69,22 +68,22 @@ impl Ports {
         names
     }
 
-    /// Puts inputs and outputs into the order of the configuration: a tensor has the same index here and there. Those that it does not list, such as
-    /// inputs that the server adds, come last.
+    /// Puts inputs and outputs into the order of the configuration, so that a tensor has the same index in both. Tensors that the configuration does
+    /// not list, such as inputs that the server adds, come last.
     pub fn arrange(&mut self, config: &ModelConfig) {
         let place = |listed: Option<usize>| listed.unwrap_or(usize::MAX);
         self.inputs.sort_by_cached_key(|port| place(config.input.iter().position(|input| input.name == port.name)));
         self.outputs.sort_by_cached_key(|port| place(config.output.iter().position(|output| output.name == port.name)));
     }
 
-    /// The index of the input called `name`. It is looked for at the index that it has in requests first.
+    /// The index of the input called `name`. The search begins at `in_requests`, the index that the input has in requests.
     pub fn input_index(&self, name: &str, in_requests: usize) -> Option<usize> {
         index(&self.inputs, name, in_requests)
     }
 
-    /// The index of the output called `name`. It is looked for at `expected` first.
-    pub fn output_index(&self, name: &str, expected: usize) -> Option<usize> {
-        index(&self.outputs, name, expected)
+    /// The index of the output called `name`. The search begins at `in_requests`, the index that the output has in requests.
+    pub fn output_index(&self, name: &str, in_requests: usize) -> Option<usize> {
+        index(&self.outputs, name, in_requests)
     }
 
     /// The output called `name`.
@@ -92,8 +91,8 @@ impl Ports {
         self.outputs.iter().find(|port| port.name == name)
     }
 
-    /// The shape that an output will have for these inputs, if the graph's declarations say it: fixed dimensions, named
-    /// ones that an input has too, and rows. The declarations may be wrong, so a caller must check the real shape.
+    /// The shape that an output will have for these inputs, if the graph declares enough. A dimension is known if it is fixed, if an input has a
+    /// dimension of the same name, or if it counts rows. The declarations may be wrong, so the caller must check the real shape.
     pub fn output_shape(&self, output: &Port, inputs: &[Tensor], batching: bool) -> Option<Shape> {
         let rows = batching.then(|| inputs.first()?.shape.first().copied()).flatten();
         let dims = output.dims.as_ref()?.iter().enumerate();
@@ -124,7 +123,7 @@ impl Port {
         Port { name: name.into(), datatype, dims, scalar_shape: Shape::from_slice(&[1]) }
     }
 
-    /// The shape in which the graph takes a client's tensor. A scalar is a tensor of one element for clients.
+    /// The shape in which the graph takes a client's tensor. For clients, a scalar is a tensor of one element.
     pub fn graph_shape(&self, shape: &Shape) -> Shape {
         if self.is_scalar() && element_count(shape) == Ok(1) { Shape::new() } else { shape.clone() }
     }

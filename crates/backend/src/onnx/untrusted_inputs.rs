@@ -1,11 +1,11 @@
 //! Which inputs must not change while the graph runs?
 //!
-//! An input may lie in memory that its client still writes. Most operators only compute with the numbers. There, such a client harms only its own
-//! result. But some operators check an index and then use it, or compare numbers and then move them past each other. A client that changes the
-//! numbers in between makes the library read or write outside its tensors. Inputs of such operators are copied before the run. Indices are small;
-//! pictures and vectors rarely come to such operators.
+//! An input may lie in memory that its client still writes. Most operators only compute with the numbers, so such a client harms only its own result.
+//! But some operators check an index and then use it, or sort numbers by comparing them. A client that changes the numbers in between makes the
+//! library read or write outside its tensors. Inputs of such operators are copied before the run. The copies are cheap, because indices are small,
+//! and large inputs such as images are rarely read by such operators.
 //!
-//! The list names the harmless operators. So an operator that is not in it costs a copy, not a crash.
+//! The lists name the operators that are known to be harmless. The inputs of any other operator are copied, perhaps without need.
 
 use std::collections::HashSet;
 
@@ -29,7 +29,7 @@ const HARMLESS: &[&str] = &[
 /// Operators that only compute with the numbers of their first input. Their other inputs are positions, counts or parameters.
 #[rustfmt::skip]
 const HARMLESS_FIRST: &[&str] = &[
-    // A divisor is first searched for zeros and then divided by.
+    // The divisor is searched for zeros before the division, so a zero must not be written to it in between.
     "Div", "Mod", "CumSum", "Expand", "Gather", "GatherElements", "GatherND", "GRU", "GridSample", "LSTM", "Pad",
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
     "ReduceSum", "ReduceSumSquare", "Reshape", "Resize", "RNN", "Slice", "Split", "Squeeze", "Tile", "Trilu",
@@ -42,20 +42,20 @@ const ALIASES: &[&str] = &[
     "Split",
 ];
 
-/// The inputs of one graph that must not change while it runs.
+/// The names of the inputs of one graph that must not change while the graph runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UntrustedInputs(HashSet<String>);
 
 impl UntrustedInputs {
-    /// Whether the value of this name must not change. It may also be an output that the graph reads again.
+    /// Whether the value of this name must not change. The name may also be that of an output which the graph itself reads.
     pub fn contains(&self, value: &str) -> bool {
         self.0.contains(value)
     }
 
-    /// The inputs of the graph with these nodes, in their order.
+    /// Finds the inputs of the graph with these nodes, which are in the order of the graph.
     pub fn of(nodes: &[Node]) -> UntrustedInputs {
         let mut untrusted_inputs = HashSet::new();
-        // The nodes are visited backwards, so a node that reads an alias comes before the node that makes it.
+        // The nodes are visited backwards, so that a node which reads an alias is visited before the node that makes the alias.
         for node in nodes.iter().rev() {
             expose(node, &mut untrusted_inputs);
         }

@@ -5,8 +5,8 @@ use crate::now_ns;
 use crate::response_times::{ResponseClock, ResponseOutcome};
 
 impl Responder {
-    /// Reports each response to the meter from now on. The model began to work for the next one at `since`, in ns of [`now_ns`]. This is for models
-    /// that may answer many times. A compiled backend reports its responses itself.
+    /// Reports each response to the meter from now on. The model began to work for the next response at `since`, in ns of [`now_ns`]. This is for
+    /// models that may answer many times. A compiled backend reports its responses itself.
     pub fn count_responses(&mut self, since: u64) {
         match &mut self.clock {
             Some(clock) => clock.starts_again(since),
@@ -14,7 +14,7 @@ impl Responder {
         }
     }
 
-    /// The model's own work for the next response is done.
+    /// Notes that the model's own work for the next response is done now.
     pub fn output_starts(&mut self) {
         if let Some(clock) = &mut self.clock {
             clock.output_starts(now_ns());

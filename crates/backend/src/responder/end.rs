@@ -1,9 +1,9 @@
-//! What is called and what is dropped when a request ends?
+//! Which callback is called, and which value is dropped, when a request ends?
 
 use nerite_request::{Outputs, Status};
 use nerite_tensor::Tensor;
 
-/// Something that is dropped when a request ends.
+/// A value that is dropped when a request ends.
 pub type Kept = Box<dyn std::fmt::Debug + Send + Sync>;
 
 /// The callback for the end of a request.
@@ -12,13 +12,15 @@ pub(super) struct OnEnd(Option<Box<EndCallback>>);
 
 /// The arguments of the callback.
 pub struct Ended<'r> {
-    /// The outputs of its last response; `None` if it has none.
+    /// The outputs of its last response. `None` if it has none.
     pub outputs: Option<&'r mut Outputs>,
     /// The tensors that its model kept for the next request of its sequence ([`super::Responder::keep_state`]).
     pub states: Vec<Tensor>,
+    /// Whether the request failed after it was told to end early ([`super::Responder::stop`]).
+    pub is_cut_short: bool,
 }
 
-/// If it returns an Err, the request fails with that error, unless it had failed before.
+/// If the callback returns an error, the request fails with it, unless the request has failed already.
 type EndCallback = dyn FnOnce(Ended<'_>) -> Result<(), Status> + Send;
 
 impl OnEnd {
@@ -27,7 +29,7 @@ impl OnEnd {
         OnEnd(Some(Box::new(callback)))
     }
 
-    /// Calls the callback, once. Err: why the request fails.
+    /// Calls the callback, the first time only. An error is the reason why the request fails.
     pub fn call(&mut self, ended: Ended<'_>) -> Result<(), Status> {
         self.0.take().map_or(Ok(()), |callback| callback(ended))
     }

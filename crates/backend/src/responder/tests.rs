@@ -1,18 +1,18 @@
 //! Do all responses of a request arrive from any thread, and is its memory released before the last?
 #![allow(clippy::unwrap_used)]
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nerite_memory::Extent;
 use nerite_request::limits::SHARED_BYTES_MIN;
-use nerite_request::{AdmittedRequest, Deliver, PlaceQuery, Sequence};
+use nerite_request::{AdmittedRequest, Deliver, PlaceQuery};
 use nerite_shm::{LeaseLimits, OwnedRegion, Pools, Registry};
 
 use super::*;
 use crate::{Job, Meter, ModelVersion, Reschedule, ResponseDurations};
 
-/// What came back, a word for each response, and which memory was asked for.
+/// A log with a text for each response, and for each call that requests memory for an output.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<Vec<String>>>);
 
@@ -58,16 +58,9 @@ impl Deliver for Seen {
 fn job(seen: &Seen, version: &Arc<ModelVersion>, data: Buffer, slot: Option<Slot>) -> Job {
     let shape = Shape::from_slice(&[data.len() as i64 / 4]);
     let request = AdmittedRequest {
-        id: Name::default(),
-        rows: 1,
         inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape, data }].into(),
         wanted: vec![Wanted { name: "Y".into(), slot }].into(),
-        priority: 0,
-        timeout_us: 0,
-        sequence: Sequence::default(),
-        parameters: Parameters::new(),
-        cancel: Cancel::new(),
-        reply: Reply::through(seen.clone()),
+        ..AdmittedRequest::new(Reply::through(seen.clone()))
     };
     Job::new(request, version.begin(), 0)
 }
@@ -109,7 +102,7 @@ fn a_request_is_in_flight_until_its_responder_is_gone() {
     seen.check(&["Y 4 Host", "part [7]", "failed the model ended its work on this request without a final response"]);
 }
 
-/// Counts the requests that it is told of.
+/// Counts the requests that are reported.
 #[derive(Default)]
 struct Counts(AtomicUsize);
 
@@ -122,7 +115,7 @@ impl Meter for Counts {
 }
 
 #[track_caller]
-fn check_noted_once(act: impl FnOnce(EndNote, Responder)) {
+fn check_noted_once(act: impl FnOnce(DeferredReport, Responder)) {
     let (seen, counts) = (Seen::default(), Arc::new(Counts::default()));
     let version = ModelVersion::new("m", "1", Arc::<Counts>::clone(&counts));
     let (_inputs, mut responder) = job(&seen, &version, Buffer::empty(), None).divide();
@@ -149,6 +142,24 @@ fn a_request_that_is_noted_apart_is_counted_once() {
 }
 
 #[test]
+fn who_watches_the_report_of_a_request_sees_what_was_reported_first() {
+    let version = ModelVersion::new("m", "1", Arc::<Counts>::default());
+    let (_inputs, mut responder) = job(&Seen::default(), &version, Buffer::empty(), None).divide();
+    let noted = responder.watch_note();
+    let note = responder.note_apart().unwrap();
+    assert!(responder.note_apart().is_none() && !noted.is_success());
+    note.note(Times::begin(), Outcome::Success);
+    responder.finish(Err(Status::internal("no")), Times::begin());
+    assert!(noted.is_success());
+
+    let (_inputs, mut responder) = job(&Seen::default(), &version, Buffer::empty(), None).divide();
+    let noted = responder.watch_note();
+    responder.finish(Ok(()), Times::begin());
+    // The responder reported the success itself, so nothing was recorded.
+    assert!(!noted.is_success());
+}
+
+#[test]
 fn every_response_is_written_to_the_place_that_the_client_named() {
     let (seen, version) = (Seen::default(), ModelVersion::unmetered("m"));
     let lease = Pools::new(LeaseLimits::default()).open().take(4096).unwrap();
@@ -158,7 +169,7 @@ fn every_response_is_written_to_the_place_that_the_client_named() {
     put(&mut responder, &[1, 2]);
     responder.send().unwrap();
     assert_eq!(in_place(), [1, 2]);
-    // A shorter response leaves the bytes behind its end as they are.
+    // A shorter response leaves the bytes after its end unchanged.
     put(&mut responder, &[3]);
     responder.send().unwrap();
     assert_eq!(in_place(), [3, 2]);
@@ -198,7 +209,7 @@ fn who_places_an_output_hears_where_the_runtime_would_like_it() {
     for preferred in [Place::Device(3), Place::Pinned] {
         assert_eq!(job.output_near("Y", 4, preferred).unwrap().place(), Place::Host);
     }
-    job.turn_away(Status::unavailable("later"));
+    job.reject_unqueued(Status::unavailable("later"));
     seen.check(&["Y 4 Device(3)", "Y 4 Pinned", "refused later"]);
 }
 
@@ -218,7 +229,7 @@ fn another_way_of_the_responses_may_be_put_before_the_first() {
     assert_eq!(version.in_flight(), 0);
 }
 
-/// Keeps what is to run again.
+/// Keeps the jobs that are to run again, each with the number of its sequence's state.
 #[derive(Default)]
 struct Kept(Mutex<Vec<(Job, u64)>>);
 
@@ -239,9 +250,9 @@ fn a_request_that_runs_again_is_as_it_was_but_that_its_sequence_has_begun() {
         assert_eq!((run.inputs().len(), run.wanted().count(), run.has_own_sequence()), (1, 1, true));
         assert_eq!((run.sequence().start, run.sequence().end), (number == 0, false));
         assert_eq!(run.responder().has_run_before(), number > 0);
-        // What the server adds for one run.
+        // These are added by the server for one run only.
         run.add_input(run.inputs()[0].clone());
-        run.want(&"STATE".into());
+        run.want(1, &"STATE".into());
         let seen = Arc::clone(&ended);
         run.on_end(move |ended| {
             seen.lock().unwrap().push(ended.outputs.is_some());
@@ -334,7 +345,7 @@ fn a_request_that_fails_by_who_is_told_of_its_end_counts_as_failed() {
     }
 }
 
-/// Keeps how requests ended.
+/// Keeps the outcomes of requests.
 #[derive(Default)]
 struct Outcomes(Mutex<Vec<Outcome>>);
 
@@ -346,7 +357,7 @@ impl Meter for Outcomes {
     fn batch(&self, _: u64, _: &Times) {}
 }
 
-/// Keeps what it is told of responses.
+/// Keeps the index and the outcome of each response that is reported.
 #[derive(Default)]
 struct EachResponse(Mutex<Vec<(u64, ResponseOutcome)>>);
 
@@ -406,18 +417,22 @@ struct ToProcess(Arc<dyn InputMemory>);
 impl Deliver for ToProcess {
     fn deliver(&mut self, _: Response) {}
 
-    fn input_memory(&self, output: &str) -> Option<Arc<dyn InputMemory>> {
-        (output == "Y").then(|| Arc::clone(&self.0))
+    fn input_memory(&self, output: usize) -> Option<Arc<dyn InputMemory>> {
+        (output == 0).then(|| Arc::clone(&self.0))
     }
 }
 
-/// Input memory of which a number of bytes is left.
+/// Input memory that has this many bytes left.
 struct Left(usize);
 
 impl InputMemory for Left {
     fn slot(&self, bytes: usize) -> Option<Slot> {
         let lease = Pools::new(LeaseLimits::default()).open().take(bytes as u64).unwrap();
         (bytes <= self.0).then(|| lease.slot(Extent::new(0, bytes, lease.byte_size()).unwrap()))
+    }
+
+    fn can_read(&self, _: &Buffer) -> bool {
+        true
     }
 }
 

@@ -8,8 +8,10 @@ use super::{Outcomes, Ragged, padded};
 use crate::Job;
 use crate::output_place::too_small;
 
-/// A whole output, rows of all jobs.
+/// A whole output, with the rows of all jobs.
 pub(super) struct Made {
+    /// Its index in the configuration.
+    pub index: usize,
     pub name: Name,
     pub datatype: DataType,
     pub shape: Shape,
@@ -18,16 +20,16 @@ pub(super) struct Made {
 
 /// Where a whole output lies.
 pub(super) enum Whole {
-    /// In memory that was asked for.
+    /// In a slot that the runtime requested.
     Slot(Slot<Filled>),
-    /// Where the runtime made it.
+    /// In memory of the runtime.
     Buffer(Buffer),
-    /// As BYTES elements, and where each of them ends.
+    /// As BYTES elements, with the end of each. `ends` is empty if there is a single job.
     Strings { bytes: Buffer, ends: Vec<usize> },
 }
 
 impl Made {
-    /// The same, with its slot turned into a buffer that several jobs can share.
+    /// The same output. A slot is turned into a buffer, which several jobs can share.
     fn readable(self) -> Made {
         let whole = match self.whole {
             Whole::Slot(slot) => Whole::Buffer(slot.into_buffer()),
@@ -36,10 +38,12 @@ impl Made {
         Made { whole, ..self }
     }
 
-    /// The same, to cut parts out of it that are smaller than its rows.
+    /// The same output, for cutting out parts that are smaller than its rows.
     fn to_cut(&self) -> Result<padded::WholeOutput<'_>, Status> {
         match &self.whole {
-            Whole::Buffer(data) => Ok(padded::WholeOutput { name: &self.name, datatype: self.datatype, data }),
+            Whole::Buffer(data) => {
+                Ok(padded::WholeOutput { index: self.index, name: &self.name, datatype: self.datatype, data })
+            }
             Whole::Slot(_) | Whole::Strings { .. } => {
                 Err(Status::internal(format!("output '{}' cannot be cut to the shape of a padded input", self.name)))
             }
@@ -47,41 +51,40 @@ impl Made {
     }
 }
 
-/// Gives a single job its outputs. `spare` are slots that were taken for it and not written.
+/// Gives a single job its outputs. `spare` are slots that were taken for the job and not written, each with the index of its output.
 pub(super) fn give_whole(
     job: &mut Job,
     made: impl IntoIterator<Item = Made>,
-    mut spare: Vec<(Name, Slot)>,
+    mut spare: Vec<(usize, Slot)>,
     ragged: &Ragged,
 ) -> Result<(), Status> {
     for made in made {
-        // An output that may be cut was computed into fresh memory. Even if it needs no cut, it must be copied to the client's memory.
-        let made = if ragged.is_cut(&made.name) { made.readable() } else { made };
-        if let Some(part) = ragged.cut(&made.name, job).filter(|part| *part != made.shape) {
-            let taken = spare.iter().position(|(whose, _)| *whose == made.name).map(|at| spare.swap_remove(at).1);
+        // An output that may be cut was not computed into the client's memory. Even if this one needs no cut, it must be copied there.
+        let mut made = if ragged.is_cut(made.index) { made.readable() } else { made };
+        if let Some(part) = ragged.cut(made.index, job).filter(|part| *part != made.shape) {
+            let taken = spare.iter().position(|(whose, _)| *whose == made.index).map(|at| spare.swap_remove(at).1);
             padded::give_cut(job, &made.to_cut()?, 0, &made.shape, part, taken)?;
             continue;
         }
-        let shape = match ragged.part(&made.name, job) {
+        let shape = match ragged.part(made.index, job) {
             Some(part) => {
                 check_parts(&made, elements(&part)?)?;
                 part
             }
-            None => made.shape,
+            None => std::mem::take(&mut made.shape),
         };
-        let Made { name, datatype, whole, .. } = made;
-        match whole {
-            Whole::Slot(slot) => job.put(&name, datatype, shape, slot),
-            Whole::Buffer(data) | Whole::Strings { bytes: data, .. } => {
-                let taken = spare.iter().position(|(whose, _)| *whose == name).map(|at| spare.swap_remove(at).1);
-                give(job, &name, datatype, shape, data, taken, Reason::OutputPlacement)?;
+        match made.whole {
+            Whole::Slot(slot) => job.put(made.index, made.datatype, shape, slot),
+            Whole::Buffer(ref data) | Whole::Strings { bytes: ref data, .. } => {
+                let taken = spare.iter().position(|(whose, _)| *whose == made.index).map(|at| spare.swap_remove(at).1);
+                give(job, &made, shape, data.clone(), taken, Reason::OutputPlacement)?;
             }
         }
     }
     Ok(())
 }
 
-/// Hands each of several jobs its rows of the outputs that it wants.
+/// Gives each of several jobs its rows of the outputs that it wants.
 pub(super) fn give_rows(
     jobs: &mut [Job],
     made: impl IntoIterator<Item = Made>,
@@ -97,8 +100,8 @@ pub(super) fn give_rows(
         for ((made, parts), first) in made.iter().zip(&parts).zip(&mut firsts) {
             let (shape, from) = (parts[at].clone(), *first);
             *first += elements(&shape)?;
-            if job.wants(&made.name) {
-                let cut = ragged.cut(&made.name, job).filter(|cut| *cut != shape);
+            if job.wants(made.index) {
+                let cut = ragged.cut(made.index, job).filter(|cut| *cut != shape);
                 result = result.and_then(|()| match cut {
                     Some(cut) => padded::give_cut(job, &made.to_cut()?, from, &shape, cut, None),
                     None => give_part(job, made, shape, from),
@@ -110,9 +113,9 @@ pub(super) fn give_rows(
     Ok(results)
 }
 
-/// The shape of each job's part of this output. All parts together must be the whole output.
+/// The shape of each job's part of this output. Fails unless all parts together are the whole output.
 fn parts(made: &Made, jobs: &[Job], rows: &[i64], ragged: &Ragged) -> Result<Vec<Shape>, Status> {
-    let scattered: Option<Vec<Shape>> = jobs.iter().map(|job| ragged.part(&made.name, job)).collect();
+    let scattered: Option<Vec<Shape>> = jobs.iter().map(|job| ragged.part(made.index, job)).collect();
     if let Some(parts) = scattered {
         let all = parts.iter().try_fold(0u64, |all, part| Ok::<_, Status>(all.saturating_add(elements(part)?)))?;
         check_parts(made, all)?;
@@ -142,7 +145,7 @@ fn check_parts(made: &Made, wanted: u64) -> Result<(), Status> {
     )))
 }
 
-/// The rows of a job as the model saw them: the first dimension of its inputs.
+/// The rows of a job for the model: the first dimension of its inputs.
 pub(super) fn rows_of(job: &Job) -> i64 {
     job.inputs().first().and_then(|input| input.shape.first().copied()).unwrap_or(i64::from(job.rows()))
 }
@@ -172,36 +175,35 @@ fn give_part(job: &mut Job, made: &Made, shape: Shape, first: u64) -> Result<(),
     let size = made.datatype.size().unwrap_or(1);
     let extent = Extent::new(from * size, (to - from) * size, data.len());
     let extent = extent.map_err(|e| Status::internal(format!("output '{}' {e}", made.name)))?;
-    give(job, &made.name, made.datatype, shape, data.slice(extent), None, Reason::BatchScatter)
+    give(job, made, shape, data.slice(extent), None, Reason::BatchScatter)
 }
 
-/// Gives the job `data`: unchanged if it may be sent in the response or lies where the client wants it, else copied.
+/// Gives the job `data` as this output. The data is copied unless it can be sent in the response or already lies where the client wants it.
 fn give(
     job: &mut Job,
-    name: &str,
-    datatype: DataType,
+    &Made { index, ref name, datatype, .. }: &Made,
     shape: Shape,
     data: Buffer,
     taken: Option<Slot>,
     reason: Reason,
 ) -> Result<(), Status> {
-    // A response is sent from this host.
+    // A response is sent from memory of this host.
     let is_sendable = data.place().is_host() && taken.is_none();
-    if is_sendable && job.output_place(name).capacity.is_none() {
-        job.put_buffer(name, datatype, shape, data);
+    if is_sendable && job.output_place(index).capacity.is_none() {
+        job.put_buffer(index, datatype, shape, data);
         return Ok(());
     }
     let mut slot = match taken {
         Some(slot) if slot.len() < data.len() => return Err(too_small(name, slot.len(), data.len())),
         Some(slot) => slot,
-        None => job.output_bytes(name, data.len())?,
+        None => job.output_bytes(index, data.len())?,
     };
     slot.truncate(data.len());
-    // Rows of a batch may have been computed into the clients' memory.
+    // The data need not be copied if the rows of a batch were computed into the clients' memory.
     if !slot.begins_at(&data) {
         let reason = reason.between(data.place(), slot.place());
         slot.fill_from(0, &data, reason).map_err(|e| Status::internal(e.to_string()))?;
     }
-    job.put(name, datatype, shape, slot.filled());
+    job.put(index, datatype, shape, slot.filled());
     Ok(())
 }

@@ -1,27 +1,28 @@
 //! Which memory of a device does an instance keep for its batches?
 //!
-//! To allocate on a device takes long, and the driver may wait for the device's work then. So an instance keeps the blocks of its last batches. A block
-//! is used again only if nothing of an earlier batch uses it any more.
+//! Allocating memory on a device takes long, because the driver may first wait for the work of the device. So an instance keeps the blocks of its
+//! last batches. A block is used again only after all earlier batches have released it.
 
 use nerite_memory::{Place, Slot, SlotError};
 
 use crate::limits::DEVICE_BLOCKS_BYTES_MAX;
 
-/// The driver allocates multiples of this.
+/// The driver allocates multiples of this size.
 const GRANULE_BYTES: usize = 512;
 
-/// A kept block of more than this many times the size is not used, if the limit leaves room for another block and the device has memory for it.
+/// A kept block that is more than this many times as large as needed is not used, if the limit permits another block and the device has memory for
+/// it.
 const OVERSIZE_MAX: usize = 8;
 
-/// The blocks of one instance. They are freed with it.
+/// The blocks of one instance. They are freed when the instance is dropped.
 #[derive(Default)]
 pub(super) struct DeviceBlocks {
     blocks: Vec<Slot>,
 }
 
 impl DeviceBlocks {
-    /// Memory of `len` bytes at `place`: a block that is kept and free, or one that `allocate` makes. A block that is much too large is used only if no
-    /// other can be made.
+    /// Memory of `len` bytes at `place`: a kept block that is free, or a new one from `allocate`. A block that is much too large is used only if no
+    /// new one can be allocated.
     pub fn take(
         &mut self,
         place: Place,
@@ -49,7 +50,7 @@ impl DeviceBlocks {
         fits.min_by_key(|block| block.len()).and_then(Slot::again)
     }
 
-    /// Allocates a block and keeps it. Free blocks are freed if the limit requires it, or if the device has no memory.
+    /// Allocates a block and keeps it. Other free blocks are released first if the limit requires it, or if the device has no memory left.
     fn add(&mut self, size: usize, allocate: impl Fn(usize) -> Result<Slot, SlotError>) -> Result<Slot, SlotError> {
         let used: usize = self.blocks.iter_mut().filter_map(|b| (!b.is_sole_user()).then_some(b.len())).sum();
         if used + size > DEVICE_BLOCKS_BYTES_MAX {
@@ -67,7 +68,7 @@ impl DeviceBlocks {
         Ok(self.keep(fresh))
     }
 
-    /// Keeps a new block in place of the largest free one that is smaller.
+    /// Keeps a new block. It replaces the largest of the free blocks that are smaller, if there is one.
     fn keep(&mut self, fresh: Slot) -> Slot {
         self.free_largest(fresh.len());
         self.blocks.extend(fresh.again());
@@ -93,7 +94,7 @@ impl DeviceBlocks {
 mod tests {
     use super::*;
 
-    /// Memory of the host stands for that of a device.
+    /// Takes a block. In these tests, memory of the host stands for that of a device.
     fn take(blocks: &mut DeviceBlocks, len: usize) -> Result<Slot, SlotError> {
         blocks.take(Place::Host, len, |len| Ok(Slot::try_rewritable(len).unwrap()))
     }
@@ -136,7 +137,7 @@ mod tests {
         assert_eq!(blocks.bytes(), 9 * 512 + 512, "a block of its own");
         drop(take(&mut blocks, 1024));
         assert_eq!(blocks.bytes(), 9 * 512 + 512, "the large one is not more than eight times as large");
-        // A block for 512 bytes would exceed the limit.
+        // Another block of 512 bytes would exceed the limit, so the large one is used.
         let mut blocks = DeviceBlocks::default();
         drop(take(&mut blocks, DEVICE_BLOCKS_BYTES_MAX));
         assert_eq!(take(&mut blocks, 512).map(|slot| slot.len()), Ok(512));

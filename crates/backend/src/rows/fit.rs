@@ -7,10 +7,11 @@ use super::Ragged;
 use crate::Job;
 use crate::limits::DEVICE_BATCH_BYTES_MAX;
 
-/// Whether two jobs' tensors differ in nothing but their rows, except for ragged and padded ones. They may lie on the host or on one device.
+/// Whether the inputs of two jobs differ only in their number of rows. Ragged and padded inputs may differ in other dimensions too. All inputs may
+/// lie on the host or on one device.
 pub(super) fn fit(a: &Job, b: &Job, ragged: &Ragged) -> bool {
     let (a, b) = (a.inputs(), b.inputs());
-    // If both leave out the same, equal positions mean the same input.
+    // Both jobs leave out the same inputs, so the same position means the same input.
     a.len() == b.len() && a.left_out() == b.left_out() && a.iter().zip(b).enumerate().all(|(at, (x, y))| {
         x.datatype == y.datatype
             && !x.shape.is_empty()
@@ -19,23 +20,23 @@ pub(super) fn fit(a: &Job, b: &Job, ragged: &Ragged) -> bool {
     })
 }
 
-/// The inputs of a batch's jobs, as far as they are known while the batch is formed.
+/// What is known of the inputs of a batch while the batch is formed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct BatchInputs {
-    /// Bytes of all inputs.
+    /// The number of bytes of all inputs.
     bytes: usize,
     /// Whether any input lies on a device.
     is_on_device: bool,
     /// Whether the rows of any input on a device do not lie end to end.
     is_apart: bool,
-    /// Whether an input with padding in the configuration lies on a device.
+    /// Whether an input that the configuration pads lies on a device.
     is_padded_on_device: bool,
     /// Whether an input has to be padded: it does not have its padded shape yet.
     needs_padding: bool,
 }
 
 impl BatchInputs {
-    /// The same with one job more, which comes after `last`.
+    /// The same with one more job. `last` is the job before it.
     pub fn with(self, last: Option<&Job>, job: &Job, ragged: &Ragged) -> BatchInputs {
         let inputs = job.inputs();
         let follows = |(at, input): (usize, &Tensor)| {
@@ -57,7 +58,7 @@ impl BatchInputs {
         }
     }
 
-    /// Whether the inputs may be joined. A device has a limit for what is gathered there, and nothing is padded there.
+    /// Whether the inputs may be joined. The bytes that are gathered on a device are limited, and inputs on a device cannot be padded.
     pub fn may_be_joined(self) -> bool {
         let is_too_large = self.is_on_device && self.is_apart && self.bytes > DEVICE_BATCH_BYTES_MAX;
         let is_unpaddable = self.is_padded_on_device && self.needs_padding;

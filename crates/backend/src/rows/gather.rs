@@ -3,7 +3,7 @@
 use nerite_memory::{Buffer, Reason, Slot};
 use nerite_request::Status;
 
-/// The parts of this input one after the other, in fresh memory.
+/// Copies the parts of this input one after the other to newly allocated memory.
 pub(super) fn gather(name: &str, parts: &[&Buffer]) -> Result<Buffer, Status> {
     if let Some(part) = parts.iter().find(|part| !part.place().is_host()) {
         return Err(Status::unsupported(format!(

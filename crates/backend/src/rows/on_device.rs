@@ -1,4 +1,4 @@
-//! How are rows on a device joined there, and where on it are outputs of several jobs computed?
+//! How are rows on a device joined there, and where on the device are outputs of several jobs computed?
 //!
 //! ```text
 //!   job 0: region on the device ──┐ batch_gather                       ┌─ batch_scatter ──► job 0: region on the device
@@ -6,7 +6,8 @@
 //!   job 2: in the request ────────┘ cross_device                       └─ cross_device ───► job 2: in the response
 //! ```
 //! As in Triton, the rows of an input are gathered where the model runs: on the device if any of them lies there, else on the host. Rows on the
-//! device are used in place only if those of every input with rows there lie end to end. Otherwise all of these inputs are gathered ([`columns`]).
+//! device are used in place only if, for every input with rows on the device, its rows lie end to end. Otherwise all of these inputs are gathered
+//! ([`columns`]).
 
 use std::collections::VecDeque;
 
@@ -16,15 +17,14 @@ use nerite_tensor::Tensor;
 use smallvec::SmallVec;
 
 use super::DeviceBlocks;
-use super::apart::rows_of;
 use crate::{Job, Jobs, Times};
 
-/// Jobs whose inputs could not be read, each with the number of the other jobs before it.
+/// Jobs whose inputs could not be read. Each comes with the number of readable jobs before it.
 #[derive(Default)]
 pub(super) struct Unread(VecDeque<(usize, Job, Status)>);
 
 impl Unread {
-    /// Answers the jobs that come before the other job at `at`.
+    /// Answers the unreadable jobs that come before the readable job at the position `at`.
     pub fn answer_before(&mut self, at: usize, times: Times) {
         while self.0.front().is_some_and(|(before, ..)| *before <= at) {
             let Some((_, job, error)) = self.0.pop_front() else { return };
@@ -32,7 +32,7 @@ impl Unread {
         }
     }
 
-    /// Answers the rest of them.
+    /// Answers all unreadable jobs that are left.
     pub fn answer(mut self, times: Times) {
         self.answer_before(usize::MAX, times);
     }
@@ -47,9 +47,10 @@ struct Column {
     len: usize,
 }
 
-/// Copies the inputs of jobs that run together to blocks of a device, one for each input, so that their rows lie end to end. Inputs on the host alone
-/// stay as they are. So do all inputs if those on a device lie end to end already. [`Job::restore_data`] gives the jobs their own inputs back. Jobs whose
-/// inputs cannot be copied are taken out and returned. An error means that there is no memory on the device, and that the jobs are as before.
+/// Copies the inputs of jobs that run together to blocks of a device, one for each input, so that their rows lie end to end. Inputs whose rows all
+/// lie on the host are not copied. No input is copied if those on the device lie end to end already. [`Job::restore_data`] gives the jobs their own
+/// inputs back. Jobs whose inputs cannot be copied are taken out and returned. An error means that the device has no memory, and that the jobs are
+/// unchanged.
 pub(super) fn gather(jobs: &mut Jobs, blocks: &mut DeviceBlocks) -> Result<Unread, SlotError> {
     let mut unread = Unread::default();
     if jobs.len() < 2 || jobs.iter().all(Job::has_host_inputs) {
@@ -76,8 +77,9 @@ pub(super) fn gather(jobs: &mut Jobs, blocks: &mut DeviceBlocks) -> Result<Unrea
     Ok(unread)
 }
 
-/// The inputs to gather, with empty blocks. They are all inputs with rows on a device, or none if the rows of each of them lie end to end. An input whose
-/// rows lie end to end is gathered if another one must be: a job whose inputs cannot be copied is taken out, and the rows around its own are apart then.
+/// The inputs to gather, with empty blocks. They are all inputs with rows on a device, or none if the rows of each of them lie end to end. If one
+/// input must be gathered, all of them are. The reason is that a job whose inputs cannot be copied is taken out, and then the rows of the other jobs
+/// no longer lie end to end.
 fn columns(jobs: &[Job], blocks: &mut DeviceBlocks) -> Result<Vec<Column>, SlotError> {
     let Some(first) = jobs.first() else { return Ok(Vec::new()) };
     let parts_of = |at: usize| jobs.iter().filter_map(|job| job.inputs().get(at)).collect::<SmallVec<[&Tensor; 8]>>();
@@ -92,55 +94,36 @@ fn columns(jobs: &[Job], blocks: &mut DeviceBlocks) -> Result<Vec<Column>, SlotE
     let column = |(at, parts): (usize, SmallVec<[&Tensor; 8]>)| {
         let Tensor { data, .. } = parts.iter().find(|part| !part.data.place().is_host())?;
         let len = parts.iter().map(|part| part.data.len()).sum();
-        let block = blocks.take(data.place(), len, |len| data.try_beside(len));
+        let block = blocks.take(data.place(), len, |len| data.try_alloc_same_place(len));
         Some(block.map(|block| Column { at, block, len: 0 }))
     };
     on_device.into_iter().filter_map(column).collect()
 }
 
-/// Copies the job's inputs behind those of the jobs before it.
+/// Copies the job's inputs into the blocks, after those of the jobs before it.
 fn copy(job: &Job, columns: &mut [Column]) -> Result<(), Status> {
     for Column { at, block, len } in &mut *columns {
         let Some(Tensor { name, data, .. }) = job.inputs().get(*at) else { continue };
         let reason = Reason::BatchGather.between(data.place(), block.place());
         block.fill_from(*len, data, reason).map_err(|error| Status::internal(format!("input '{name}': {error}")))?;
     }
-    // The lengths grow only when all inputs were copied. So the next job overwrites what a failed one has left.
+    // The lengths grow only after all inputs were copied. So the next job overwrites the bytes of a job that failed.
     for Column { at, len, .. } in columns {
         *len += job.inputs().get(*at).map_or(0, |input| input.data.len());
     }
     Ok(())
 }
 
-/// Memory of `size` bytes at `place` for the rows of an output, if any job wants its rows there. It is the clients' own memory if the parts lie end to
-/// end, else a block. `None` if the output should be computed on the host. `is_divided_by_rows` says whether each job gets as many rows as it brought.
+/// A block of `size` bytes at `place` for the rows of the output with this index, if any job wants its rows there. `None` if the output should be computed
+/// on the host.
 pub(super) fn output_slot(
     jobs: &[Job],
     blocks: &mut DeviceBlocks,
     place: Place,
-    (name, size): (&str, usize),
-    is_divided_by_rows: bool,
+    (output, size): (usize, usize),
 ) -> Option<Slot> {
-    let there = jobs.iter().filter_map(|job| job.output_slot(name)).find(|slot| slot.place() == place)?;
-    let in_place = is_divided_by_rows.then(|| joined_slots(jobs, name, size)).flatten();
-    // A run that fails part-way is repeated with each job alone. So no input may be overwritten.
-    let in_place = in_place.filter(|slot| !jobs.iter().any(|job| job.reads(slot)));
-    in_place.or_else(|| blocks.take(place, size, |len| there.try_beside(len)).ok())
-}
-
-/// The clients' memory for the rows of an output of `size` bytes, if the parts lie end to end.
-fn joined_slots(jobs: &[Job], name: &str, size: usize) -> Option<Slot> {
-    let rows = |job: &Job| usize::try_from(rows_of(job)).ok();
-    let all = jobs.iter().try_fold(0usize, |sum, job| sum.checked_add(rows(job)?))?;
-    let row = size.checked_div(all).filter(|row| row * all == size)?;
-    let part = |job: &Job| {
-        let slot = job.output_slot(name)?;
-        let size = rows(job)? * row;
-        let mut slot = slot.again().filter(|slot| slot.len() >= size)?;
-        slot.truncate(size);
-        Some(slot)
-    };
-    Slot::joined(jobs.iter().map(part).collect::<Option<_>>()?)
+    let there = jobs.iter().filter_map(|job| job.output_slot(output)).find(|slot| slot.place() == place)?;
+    blocks.take(place, size, |len| there.try_alloc_same_place(len)).ok()
 }
 
 fn is_host(parts: &[&Tensor]) -> bool {

@@ -1,12 +1,12 @@
-//! How is a tensor put into a larger one, and cut out again?
+//! How is a tensor padded to a larger one, and how is the result cut out again?
 //!
 //! ```text
 //!   job 0: T [1,3] ─┐            ┌ a b c 0 ┐                ┌─► job 0: Y [1,3]
 //!                   ├─► T [2,4] ─┤         ├─► Y [2,4] ─────┤   (cut back to the shape of T)
 //!   job 1: T [1,2] ─┘            └ d e 0 0 ┘                └─► job 1: Y [1,2]
 //! ```
-//! Both copy runs: stretches that lie in one piece in the small tensor and in the large one. [`nerite_config::Padding`]
-//! says which inputs are padded to which shapes.
+//! Padding and cutting both copy runs. A run is a sequence of elements that are contiguous in the small tensor and in the large one.
+//! [`nerite_config::Padding`] says which inputs are padded to which shapes.
 
 use nerite_config::PaddedInput;
 use nerite_memory::{Buffer, Extent, Reason, Slot, SlotError};
@@ -17,10 +17,10 @@ use super::gather::gather;
 use crate::Job;
 use crate::output_place::too_small;
 
-/// Bytes of padding that are written at once.
+/// Bytes of padding that are written with one call.
 const FILL_BYTES: usize = 4096;
 
-/// A padded input of all jobs, rows one after the other. Once they are padded, the parts differ only in their rows.
+/// Joins the parts of a padded input, with the rows of all jobs one after the other. After padding, the parts differ only in their number of rows.
 pub(super) fn join(input: &Tensor, padded: &PaddedInput, parts: &[&Tensor]) -> Result<(Shape, Buffer), Status> {
     let mut shape = padded.padded(&input.shape);
     let rows = parts.iter().filter_map(|part| part.shape.first()).sum();
@@ -62,15 +62,17 @@ pub(super) fn join(input: &Tensor, padded: &PaddedInput, parts: &[&Tensor]) -> R
     Ok((shape, slot.filled().into_buffer()))
 }
 
-/// An output, rows of all jobs.
+/// An output, with the rows of all jobs.
 pub(super) struct WholeOutput<'a> {
+    /// Its index in the configuration.
+    pub index: usize,
     pub name: &'a str,
     pub datatype: DataType,
     pub data: &'a Buffer,
 }
 
-/// Gives the job its part of a whole output. The part begins at the element `first`, has the shape `whole`, and is cut
-/// to the shape `part`. `taken` is the client's slot, if it was taken already.
+/// Gives the job its part of a whole output. The job's rows begin at the element `first` and have the shape `whole`. The shape `part` is cut out of
+/// them. `taken` is the client's slot, if it was taken from the job already.
 pub(super) fn give_cut(
     job: &mut Job,
     made: &WholeOutput<'_>,
@@ -79,7 +81,7 @@ pub(super) fn give_cut(
     part: Shape,
     taken: Option<Slot>,
 ) -> Result<(), Status> {
-    let WholeOutput { name, datatype, data } = *made;
+    let WholeOutput { index, name, datatype, data } = *made;
     let Some(element) = datatype.size() else {
         return Err(Status::internal(format!("output '{name}' cannot be cut back to the shape {}", show_shape(&part))));
     };
@@ -91,11 +93,11 @@ pub(super) fn give_cut(
         )));
     }
     let size = bytes_of(name, datatype, &part)?;
-    let is_placed = taken.is_some() || job.output_place(name).capacity.is_some();
+    let is_placed = taken.is_some() || job.output_place(index).capacity.is_some();
     let mut slot = match taken {
         Some(slot) if slot.len() < size => return Err(too_small(name, slot.len(), size)),
         Some(slot) => slot,
-        None if is_placed => job.output_bytes(name, size)?,
+        None if is_placed => job.output_bytes(index, size)?,
         None => Slot::try_heap(size).map_err(|refused| Status::no_memory(format_args!("output '{name}'"), refused))?,
     };
     slot.truncate(size);
@@ -104,9 +106,9 @@ pub(super) fn give_cut(
         slot.fill_from(run.small * element, &from, Reason::BatchScatter).map_err(internal)?;
     }
     if is_placed {
-        job.put(name, datatype, part, slot.filled());
+        job.put(index, datatype, part, slot.filled());
     } else {
-        job.put_buffer(name, datatype, part, slot.filled().into_buffer());
+        job.put_buffer(index, datatype, part, slot.filled().into_buffer());
     }
     Ok(())
 }
@@ -124,7 +126,7 @@ fn internal(error: impl std::fmt::Display) -> Status {
     Status::internal(error.to_string())
 }
 
-/// Writes elements of one value, many times.
+/// Writes one element repeatedly.
 struct Filler(Vec<u8>);
 
 impl Filler {
@@ -132,7 +134,7 @@ impl Filler {
         Filler(element.repeat(FILL_BYTES / element.len().max(1)))
     }
 
-    /// Fills from one byte to another. There are whole elements between the two.
+    /// Fills the bytes from `from` to `to`, which must be a whole number of elements.
     fn fill(&mut self, slot: &mut Slot, mut from: usize, to: usize) -> Result<(), SlotError> {
         while from < to {
             let bytes = &self.0[..(to - from).min(self.0.len())];
@@ -143,7 +145,7 @@ impl Filler {
     }
 }
 
-/// A stretch of elements: where it begins in the small tensor and in the large one, and how long it is.
+/// A run of contiguous elements: its first element in the small tensor and in the large one, and the number of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     small: usize,
@@ -151,10 +153,9 @@ struct Run {
     len: usize,
 }
 
-/// The stretches of a tensor that lies in the corner of a larger one, in ascending order. Both shapes have as many dimensions.
+/// The runs of a tensor that lies in the corner of a larger one with the same number of dimensions, in ascending order.
 struct Runs {
-    /// The dimensions before the innermost one that differs: its size in the small tensor, and how many elements one
-    /// step in it is in the large one.
+    /// For each dimension before the innermost one that differs: its size in the small tensor, and its stride in the large one, in elements.
     outer: Vec<(usize, usize)>,
     at: Vec<usize>,
     next: Option<Run>,

@@ -4,12 +4,13 @@
 use std::sync::{Arc, Mutex};
 
 use nerite_memory::Extent;
-use nerite_request::{AdmittedRequest, Cancel, Deliver, Parameters, PlaceQuery, Reply, Response, Sequence, Wanted};
+use nerite_request::limits::SHARED_BYTES_MIN;
+use nerite_request::{AdmittedRequest, Deliver, InputMemory, PlaceQuery, Reply, Response, Wanted};
 
 use super::*;
 use crate::{ModelVersion, NoMeter};
 
-/// Doubles X; fails on a negative value; counts its executions.
+/// Doubles X, fails on a negative value, and counts its executions.
 struct Doubling {
     runs: Arc<Mutex<Vec<i64>>>,
 }
@@ -19,13 +20,13 @@ impl Execute for Doubling {
         let input = work.input("X").unwrap().clone();
         let numbers = input.data.numbers::<i32>().unwrap();
         self.runs.lock().unwrap().push(input.shape[0]);
-        times.input_ends();
+        times.mark_input_end();
         if numbers.iter().any(|n| *n < 0) {
             return Err(Status::invalid("a negative value"));
         }
         let doubled: Vec<i32> = numbers.iter().map(|n| n * 2).collect();
-        times.infer_ends();
-        if work.wanted().iter().any(|name| name == "S") {
+        times.mark_infer_end();
+        if work.wanted().find("S").is_some() {
             let texts: Vec<String> = doubled.iter().map(i32::to_string).collect();
             work.put_strings("S", &input.shape, texts.iter().map(String::as_bytes))?;
         }
@@ -53,13 +54,8 @@ fn job_of(reply: Reply, id: &str, data: Buffer, row: i64, wanted: Vec<Wanted>) -
         id: id.into(),
         rows: rows as u32,
         inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape, data }].into(),
-        wanted: wanted.into(),
-        priority: 0,
-        timeout_us: 0,
-        sequence: Sequence::default(),
-        parameters: Parameters::new(),
-        cancel: Cancel::new(),
-        reply,
+        wanted: wanted.into_iter().map(|output| (usize::from(output.name == "S"), output)).collect(),
+        ..AdmittedRequest::new(reply)
     };
     Job::new(request, ModelVersion::unmetered("doubling").begin(), 0)
 }
@@ -193,7 +189,7 @@ impl Execute for Undecided {
     }
 }
 
-/// A reply that offers memory for each output, notes it, and keeps the responses.
+/// A reply that offers memory for each output, records the offers, and keeps the responses.
 struct Offering(Seen, Arc<Mutex<Vec<(String, usize, usize)>>>);
 
 impl Deliver for Offering {
@@ -234,7 +230,56 @@ fn a_place_that_the_reply_offers_is_computed_into() {
     }
 }
 
-/// Doubles X and counts its executions. It asks for the ends of the requests.
+/// Input memory of an instance that reads the outputs of several requests. It keeps the addresses of its slots.
+#[derive(Default)]
+struct Reader(Mutex<Vec<usize>>);
+
+impl InputMemory for Reader {
+    fn slot(&self, bytes: usize) -> Option<Slot> {
+        let mut slot = Slot::heap(bytes);
+        self.0.lock().unwrap().push(slot.as_mut_ptr() as usize);
+        Some(slot)
+    }
+
+    fn can_read(&self, _: &Buffer) -> bool {
+        true
+    }
+}
+
+/// A reply to an ensemble, which knows the input memory of the model that reads the outputs.
+struct ReadBy(Seen, Arc<Reader>);
+
+impl Deliver for ReadBy {
+    fn deliver(&mut self, response: Response) {
+        self.0.lock().unwrap().push(response);
+    }
+
+    fn input_memory(&self, _: usize) -> Option<Arc<dyn InputMemory>> {
+        Some(Arc::clone(&self.1) as _)
+    }
+}
+
+#[test]
+fn rows_that_one_instance_reads_next_are_computed_in_its_memory() {
+    const COUNT: usize = SHARED_BYTES_MIN / 4;
+    for (is_same, is_there) in [(true, true), (false, false)] {
+        let (seen, reader) = (Seen::default(), Arc::new(Reader::default()));
+        let other = if is_same { Arc::clone(&reader) } else { Arc::default() };
+        let jobs = [(1, &reader), (2, &other)].map(|(number, reader)| {
+            let reply = Reply::through(ReadBy(Arc::clone(&seen), Arc::clone(reader)));
+            job_of(reply, "", Buffer::from_numbers(vec![number; COUNT]), COUNT as i64, inline("Y"))
+        });
+        assert_eq!(run(jobs.into()), [2]);
+        let seen = seen.lock().unwrap();
+        assert_eq!([0, 1].map(|at| numbers(&seen[at]).unwrap()), [2, 4].map(|number| vec![number; COUNT]));
+        let content = seen[1].clone().into_content().unwrap().unwrap();
+        let begin = content.outputs[0].data.as_ptr() as usize - 4 * COUNT;
+        assert_eq!(reader.0.lock().unwrap().contains(&begin), is_there);
+    }
+}
+
+/// Computes ten times X plus the number of requests, which it gets from the batch input ENDS. If X begins with -1, the output has an element too
+/// many.
 struct Ends;
 
 impl Execute for Ends {
@@ -294,6 +339,6 @@ fn requests_of_unequal_shapes_run_once_and_are_scattered_by_their_inputs() {
     check_ragged(&[&[1, 2, 3], &[4], &[5, 6]], &[Ok(&[13, 23, 33]), Ok(&[43]), Ok(&[53, 63])]);
     let refusal = "output 'Y' has 3 elements, but the requests of the batch want 2 by the shapes of their inputs";
     check_ragged(&[&[-1, 1]], &[Err(refusal)]);
-    // Jobs that ran together and failed run again alone.
+    // Jobs that ran together and failed run again, each alone.
     check_ragged(&[&[-1, 1], &[7]], &[Err(refusal), Ok(&[71])]);
 }

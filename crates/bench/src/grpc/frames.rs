@@ -54,9 +54,9 @@ impl Frame {
 /// What the server asks of us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Settings {
-    /// Whether it has said anything yet.
+    /// Whether the server has sent its settings.
     pub(super) known: bool,
-    /// What may be under way on a new stream.
+    /// The bytes that may be in flight on a new stream.
     pub(super) window_bytes: u32,
     pub(super) frame_bytes_max: u32,
     /// Whether it remembers the headers we sent, so that later requests may refer to them.

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 
-use nerite_memory::Buffer;
+use nerite_memory::{Buffer, Place};
 
 use super::exports;
 use crate::abi::{Out, Text};
@@ -36,7 +36,7 @@ fn properties(input: Input, policy: Option<Text>, places: &Properties) -> Result
     })
 }
 
-/// The data of an input: for instances of this host policy, if it was asked for one.
+/// The data of an input for instances of this host policy, if the caller names one.
 fn data_for(input: &InputObject, policy: Option<Text>) -> &Buffer {
     input.data_for(|| policy.and_then(Text::read_if_given))
 }
@@ -48,7 +48,7 @@ fn buffer_count(data: &Buffer) -> u32 {
 
 fn check_index(input: &InputObject, data: &Buffer, index: u32) -> Result<(), Fault> {
     let count = buffer_count(data);
-    // Backends ask for the first buffer of an empty input too, as NVIDIA's Python backend does. In Triton that is NULL and no bytes.
+    // The first buffer of an empty input is NULL.
     if index < count.max(1) {
         return Ok(());
     }
@@ -71,10 +71,18 @@ struct BufferPlaces {
 fn buffer(input: Input, policy: Option<Text>, index: u32, places: &BufferPlaces) -> Result<(), Fault> {
     input.with(|input| {
         let data = data_for(input, policy);
-        check_index(input, data, index)?;
+        if index >= buffer_count(data) {
+            // Some backends read the first buffer of an empty input, such as NVIDIA's Python backend. As in Triton, a buffer that does not exist is
+            // empty.
+            places.base.put(std::ptr::null())?;
+            places.bytes.put(0)?;
+            let (kind, id) = memory_of(Place::Host);
+            places.memory_type.put(kind)?;
+            return places.memory_id.put(id);
+        }
         let (kind, id) = memory_of(data.place());
         // The client's own memory, without a copy.
-        places.base.put(first_byte(data))?;
+        places.base.put(data.as_ptr().cast())?;
         places.bytes.put(data.len() as u64)?;
         places.memory_type.put(kind)?;
         places.memory_id.put(id)

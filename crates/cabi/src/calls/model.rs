@@ -25,7 +25,7 @@ fn check_version(version: u32) -> Result<(), Fault> {
         return Ok(());
     }
     let text = format!("model configuration version {version} not supported, supported versions are: {CONFIG_VERSION}");
-    Err(Status::unsupported(text).into())
+    Err(Status::invalid(text).into())
 }
 
 /// The configuration, completed by the backend in the fields that Triton allows.

@@ -1,5 +1,6 @@
 //! How does a program set the options of a server that it is about to make?
 
+use std::ffi::c_void;
 use std::sync::Arc;
 
 use nerite_request::Status;
@@ -7,7 +8,9 @@ use nerite_request::Status;
 use super::exports;
 use crate::abi::{Out, Text};
 use crate::fault::Fault;
+use crate::log_callback::{self, LogFn};
 use crate::objects::{Control, ServerOptions};
+use crate::server_calls::start;
 use crate::table::Handle;
 
 type Options = Handle<ServerOptions>;
@@ -184,6 +187,15 @@ exports! {
 
     "TRITONSERVER_ServerOptionsSetLogVerbose" = set_log_verbose(options: Options, level: i32) {
         options.get()?.set("log-verbose", level)?;
+    }
+
+    "TRITONSERVER_ServerOptionsSetLogCallback" =
+        set_log_callback(options: Options, function: Option<LogFn>, userp: *mut c_void) {
+        options.get()?;
+        // Only a program that makes servers may set the function. A backend must not redirect the log of `nerite` itself.
+        if start().is_some() {
+            log_callback::set(function, userp);
+        }
     }
 
     "TRITONSERVER_ServerOptionsSetMetrics" = set_metrics(options: Options, is_on: u8) {

@@ -1,4 +1,4 @@
-//! How does a program make a server in its own process and end it, and what does the server tell of its state?
+//! How does a program make and end a server in its own process, and read the server's state?
 
 use std::ffi::c_char;
 use std::sync::Arc;

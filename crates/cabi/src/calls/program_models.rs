@@ -1,4 +1,4 @@
-//! What may a program or a backend ask about the models of its server?
+//! How does a program or a backend read the state of its server's models, and register repositories?
 
 use nerite_request::Status;
 

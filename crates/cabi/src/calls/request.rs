@@ -19,14 +19,14 @@ const SEQUENCE_END: u32 = 2;
 /// The flag of a release that returns the request for another run.
 const RELEASE_RESCHEDULE: u32 = 2;
 
-fn out_of_bounds(what: &str, index: u32, count: usize) -> Fault {
-    Fault::misuse(format!("out of bounds index {index}: request has {count} {what}"))
+fn out_of_bounds(request: &RequestObject, what: &str, index: u32, count: usize) -> Fault {
+    Fault::misuse(format!("{}out of bounds index {index}: request has {count} {what}", request.prefix()))
 }
 
 fn input_at(request: Request, index: u32) -> Result<Handle<InputObject>, Fault> {
     request.with(|request| {
         let inputs = &request.inputs;
-        inputs.at(index).ok_or_else(|| out_of_bounds("inputs", index, inputs.count()))
+        inputs.at(index).ok_or_else(|| out_of_bounds(request, "inputs", index, inputs.count()))
     })
 }
 
@@ -39,7 +39,7 @@ exports! {
         let number = |request: &RequestObject| match &request.client.sequence.id {
             SequenceId::None => Ok(0),
             SequenceId::Number(number) => Ok(*number),
-            SequenceId::Text(_) => Err(Status::invalid("correlation ID in request is not an unsigned int").into()),
+            SequenceId::Text(_) => Err(request.invalid("correlation ID in request is not an unsigned int")),
         };
         id.put(request.with(number)?)?;
     }
@@ -47,7 +47,7 @@ exports! {
     "TRITONBACKEND_RequestCorrelationIdString" = request_correlation_id_string(request: Request, id: Out<*const c_char>) {
         let text = |request: &RequestObject| match request.client.sequence.id {
             SequenceId::Text(_) => Ok(request.client.sequence_text.as_ptr()),
-            _ => Err(Status::invalid("correlation ID in request is not a string").into()),
+            _ => Err(request.invalid("correlation ID in request is not a string")),
         };
         id.put(request.with(text)?)?;
     }
@@ -76,7 +76,7 @@ exports! {
         request.with(|request| {
             let parameters = &request.client.parameters;
             let found = parameters.get(index as usize);
-            let (name, parameter) = found.ok_or_else(|| out_of_bounds("parameters", index, parameters.len()))?;
+            let (name, parameter) = found.ok_or_else(|| out_of_bounds(request, "parameters", index, parameters.len()))?;
             key.put(name.as_ptr())?;
             kind.put(parameter.kind())?;
             value.put(parameter.address())
@@ -94,8 +94,10 @@ exports! {
 
     "TRITONBACKEND_RequestInput" = request_input(request: Request, name: Text, input: Out<Handle<InputObject>>) {
         let name = name.name()?;
-        let found = request.with(|request| Ok(request.inputs.named(&name)))?;
-        input.put(found.ok_or_else(|| Status::invalid(format!("unknown request input name {name}")))?)?;
+        let found = request.with(|request| {
+            request.inputs.named(&name).ok_or_else(|| request.invalid(&format!("unknown request input name {name}")))
+        });
+        input.put(found?)?;
     }
 
     "TRITONBACKEND_RequestInputByIndex" = request_input_by_index(request: Request, index: u32, input: Out<Handle<InputObject>>) {
@@ -110,7 +112,7 @@ exports! {
         // The name lives as long as the request's handle.
         let found = request.with(|request| {
             let found = request.wanted.get(index as usize);
-            Ok(found.ok_or_else(|| out_of_bounds("requested outputs", index, request.wanted.len()))?.as_ptr())
+            Ok(found.ok_or_else(|| out_of_bounds(request, "requested outputs", index, request.wanted.len()))?.as_ptr())
         });
         name.put(found?)?;
     }
@@ -139,7 +141,7 @@ exports! {
 
     "TRITONBACKEND_RequestRelease" = request_release(request: Request, flags: u32) {
         if flags & RELEASE_RESCHEDULE != 0 {
-            // If it cannot run again, it stays the backend's.
+            // If it cannot run again, the backend keeps it.
             let (path, inputs) = request.with(|request| Ok((Arc::clone(request.path()?), request.inputs.tensors()?)))?;
             path.reschedule(inputs)?;
         }

@@ -29,7 +29,10 @@ fn path_of(request: Handle<RequestObject>) -> Result<Arc<ResponsePath>, Fault> {
 fn add_output(response: Response, name: Name, datatype: u32, shape: Shape) -> Result<Handle<OutputObject>, Fault> {
     let datatype = DataType::ALL.into_iter().find(|known| *known as u32 == datatype);
     let datatype = datatype.ok_or_else(|| Fault::misuse(format!("output '{name}' has no valid datatype")))?;
-    response.with(|response| response.add(OutputObject::new(Arc::clone(&response.path), name, datatype, shape)))
+    response.with(|response| {
+        response.path.check_output(&name)?;
+        response.add(OutputObject::new(Arc::clone(&response.path), name, datatype, shape))
+    })
 }
 
 /// Writes the properties of an output of a response that was not sent yet.
@@ -152,7 +155,7 @@ exports! {
     }
 
     "TRITONBACKEND_ResponseFactoryIsCancelled" = factory_is_cancelled(factory: Handle<Factory>, is_cancelled: Out<bool>) {
-        is_cancelled.put(factory.get()?.path.cancel.is_cancelled())?;
+        is_cancelled.put(factory.get()?.path.is_cancelled())?;
     }
 
 }

@@ -1,4 +1,4 @@
-//! What may a backend ask the server about other models, and which may it load?
+//! How does a backend read the properties of other models, and load and unload them?
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -12,13 +12,14 @@ use super::exports;
 use super::inference_request::version_of;
 use crate::abi::{List, Out, Text, bytes_at};
 use crate::fault::Fault;
+use crate::load_waits;
 use crate::objects::{Message, ParameterObject, ServerObject};
 use crate::reentry::check_not_in_strategy;
 use crate::table::Handle;
 
 type Server = Handle<ServerObject>;
 
-/// How a model batches: in another way than by its first dimension, or by it.
+/// How a model batches: not along the first dimension, or along it.
 const BATCH_UNKNOWN: u32 = 1;
 const BATCH_FIRST_DIM: u32 = 2;
 /// How many responses a request has: one, or any number.
@@ -75,6 +76,7 @@ fn load(server: &ServerObject, function: &str, model: &str, options: LoadOptions
         return Ok(calls.load(model, options)?);
     }
     let models = server.models(function)?;
+    let _waiting = load_waits::begin("load", model)?;
     wait(|done| models.load(model, options, done))
 }
 
@@ -84,6 +86,7 @@ fn unload(server: &ServerObject, function: &str, model: &str, dependents: bool) 
         return Ok(calls.unload(model, dependents)?);
     }
     let models = server.models(function)?;
+    let _waiting = load_waits::begin("unload", model)?;
     wait(|done| models.unload(model, dependents, done))
 }
 
@@ -91,7 +94,7 @@ exports! {
     "TRITONSERVER_ServerIsLive" = is_live(server: Server, is_live: Out<bool>) {
         is_live.put(false)?;
         let server = server.get()?;
-        // A backend runs in the server, so the server lives.
+        // A backend runs in the server, so the server is live.
         is_live.put(server.program().map_or(Ok(true), |calls| calls.is_live())?)?;
     }
 

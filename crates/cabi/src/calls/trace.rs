@@ -14,7 +14,7 @@ use crate::table::Handle;
 
 type Trace = Handle<TraceObject>;
 
-/// Begins a trace whose points these functions are told.
+/// Begins a trace whose points are reported to these functions.
 fn begin(
     trace: &Out<Trace>,
     (level, parent): (u32, u64),

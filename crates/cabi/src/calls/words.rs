@@ -6,6 +6,7 @@ use nerite_tensor::DataType;
 
 use super::{exports, plain_exports};
 use crate::abi::{Out, Text};
+use crate::log_callback::{is_early, log_to_program};
 
 /// The version of the interface for backends.
 const BACKEND_API: (u32, u32) = (1, 19);
@@ -58,8 +59,10 @@ exports! {
     "TRITONSERVER_LogMessage" = log_message(number: u32, file: Text, line: i32, message: Text) {
         let (file, message) = (file.read_if_given().unwrap_or_default(), message.read()?);
         let level = level(number);
-        if log::log_enabled!(level) {
-            let file = file.rsplit('/').next().unwrap_or_default();
+        let file = file.rsplit('/').next().unwrap_or_default();
+        if is_early(level) {
+            log_to_program(level, file, u32::try_from(line).unwrap_or_default(), &message);
+        } else if log::log_enabled!(level) {
             let mut record = log::Record::builder();
             record.level(level).target(module_path!()).file(Some(file)).line(u32::try_from(line).ok());
             log::logger().log(&record.args(format_args!("{message}")).build());
@@ -69,7 +72,8 @@ exports! {
 
 plain_exports! {
     "TRITONSERVER_LogIsEnabled" = log_is_enabled(number: u32) -> bool {
-        log::log_enabled!(level(number))
+        let level = level(number);
+        log::log_enabled!(level) || is_early(level)
     }
 
     "TRITONSERVER_DataTypeString" = data_type_string(datatype: u32) -> *const c_char {

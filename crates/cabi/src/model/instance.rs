@@ -5,12 +5,14 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use nerite_backend::{Batch, Instance, Job, Meter, Readiness, Times};
-use nerite_request::{Code, Status};
+use nerite_request::{Client, Code, Status};
 
 use super::readiness::InstanceReadiness;
 use super::{InitializedModel, Turn};
 use crate::limits::RELEASE_PATIENCE;
-use crate::objects::{InstanceObject, RequestObject};
+use crate::objects::{InstanceObject, RequestObject, kept_of};
+use crate::run_client::running_for;
+use crate::run_waits::bounding_waits;
 use crate::table::Handle;
 
 /// One instance, from its `ModelInstanceInitialize` to its `ModelInstanceFinalize`.
@@ -33,11 +35,13 @@ impl Instance for CompiledInstance {
     fn run(&mut self, batch: Batch) {
         let Batch { jobs, meter } = batch;
         self.count_by(meter);
-        // Before the requests begin, so that one which is cancelled meanwhile does not run, and its wait is no time of computation.
+        // The turn comes before the requests begin. So a request that is cancelled meanwhile does not run, and the wait does not count as
+        // computation.
         let _turn = self.turn.as_ref().map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
+        let client = Client::of_all(jobs.iter().map(Job::client));
         self.given.clear();
         for job in jobs {
-            if job.is_cancelled() {
+            if job.is_stopped() {
                 job.refuse(Status::new(Code::Cancelled, ""));
                 continue;
             }
@@ -48,7 +52,8 @@ impl Instance for CompiledInstance {
             return;
         }
         self.list.clone_from(&self.given);
-        if let Err(status) = self.model.loaded.library.execute(self.handle, &mut self.list) {
+        let library = &self.model.loaded.library;
+        if let Err(status) = running_for(client, || bounding_waits(|| library.execute(self.handle, &mut self.list))) {
             for request in self.given.drain(..) {
                 // If the backend released the request although it returned an error, the release has answered it.
                 if let Ok(request) = request.take() {
@@ -58,7 +63,12 @@ impl Instance for CompiledInstance {
         }
     }
 
-    /// A backend with the function for it is asked.
+    /// The requests that the backend has neither released nor answered completely.
+    fn kept_requests(&self) -> Vec<String> {
+        kept_of(&self.object.outstanding)
+    }
+
+    /// `None` if the backend has no function that reports readiness.
     fn readiness(&self) -> Option<Arc<dyn Readiness>> {
         let has_function = self.model.loaded.library.has_readiness_function();
         has_function

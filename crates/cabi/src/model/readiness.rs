@@ -1,7 +1,7 @@
-//! How is a compiled backend asked whether an instance can take requests?
+//! How does a compiled backend report whether an instance can take requests?
 //!
-//! By `TRITONBACKEND_ModelInstanceReady`, on a thread of its own: the backend may take long, and the instance may be running meanwhile, as in Triton.
-//! The engine asks an instance again only after it has answered, so there is at most one such thread for each instance.
+//! The server calls `TRITONBACKEND_ModelInstanceReady` on a thread of its own, because the backend may take long, and the instance may be running
+//! meanwhile, as in Triton. The engine checks an instance again only after it has answered, so there is at most one such thread for each instance.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -13,7 +13,7 @@ use super::InitializedModel;
 use crate::objects::InstanceObject;
 use crate::table::Handle;
 
-/// Asks one instance. It does not keep the model.
+/// Checks one instance. It does not keep the model loaded.
 pub(crate) struct InstanceReadiness {
     object: Arc<InstanceObject>,
     handle: Handle<InstanceObject>,
@@ -21,12 +21,12 @@ pub(crate) struct InstanceReadiness {
 }
 
 impl InstanceReadiness {
-    /// For the instance of `model` with this object, which the backend knows by `handle`.
+    /// The check of the instance of `model` with this object, which the backend knows by `handle`.
     pub fn new(object: &Arc<InstanceObject>, handle: Handle<InstanceObject>, model: &Arc<InitializedModel>) -> Self {
         InstanceReadiness { object: Arc::clone(object), handle, model: Arc::downgrade(model) }
     }
 
-    /// Calls the backend. The instance is finalized only after this has returned: while something is outstanding, its end waits.
+    /// Calls the backend. The instance is finalized only after this has returned, because its end waits until nothing is outstanding.
     fn call(&self) -> Result<(), Status> {
         let outstanding = self.object.outstanding.add();
         let ended = || Status::unavailable(format!("instance '{}' has ended", self.object.name.to_string_lossy()));
@@ -36,7 +36,7 @@ impl InstanceReadiness {
         }
         let model = self.model.upgrade().ok_or_else(ended)?;
         let answer = model.loaded.library.instance_ready(self.handle);
-        // The model may be finalized when it is dropped, so what is outstanding is over last.
+        // The drop may finalize the model, so `outstanding` is dropped after it.
         drop(model);
         drop(outstanding);
         answer

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, PoisonError};
 
 use nerite_locks::Mutex;
-use nerite_memory::{Access, Keep, Place, Slot};
+use nerite_memory::{Access, MemoryOwner, Place, Slot};
 use nerite_request::Status;
 
 use super::callbacks::{self, AllocateFn, DescribeFn, Kept, Memory, QueryFn, ReleaseFn, StartFn};
@@ -111,8 +111,7 @@ impl Allocating {
         }
     }
 
-    /// Asks the backend to describe its memory, if it has a function for that, as Triton does. The server does not use
-    /// the description.
+    /// Lets the backend describe its memory, if it has a function for that, as Triton does. The server does not use the description.
     fn describe(&self, output: &str, allocated: &Allocated) -> Result<(), Status> {
         let describe = *self.allocator.describe.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(describe) = describe else { return Ok(()) };
@@ -132,7 +131,7 @@ impl Allocated {
     pub fn slot(self: &Arc<Self>) -> Option<Slot> {
         let base = NonNull::new(self.memory.base.0.cast::<u8>()).filter(|_| self.memory.bytes > 0)?;
         let place = if self.memory.kind == 1 { Place::Pinned } else { Place::Host };
-        let keep: Arc<dyn Keep> = Arc::clone(self) as _;
+        let keep: Arc<dyn MemoryOwner> = Arc::clone(self) as _;
         // SAFETY: by the contract of `TRITONSERVER_ResponseAllocatorAllocFn_t` `bytes` bytes that may be written lie at `base` until the
         // release function is called for them, which `Allocated` does when it is dropped; the slot keeps it. The backend may look at them
         // meanwhile, so they count as shared, and no slice of them is made.
@@ -140,7 +139,7 @@ impl Allocated {
     }
 }
 
-impl Keep for Allocated {}
+impl MemoryOwner for Allocated {}
 
 impl Drop for Allocated {
     fn drop(&mut self) {

@@ -66,7 +66,7 @@ impl BackendObject {
 
 impl Drop for BackendObject {
     fn drop(&mut self) {
-        // The message was made with the object. Only a backend that deletes the server's objects has deleted it before.
+        // The message was made with the object. It is missing only if the backend deleted an object that is not its own.
         drop(self.config.take());
     }
 }

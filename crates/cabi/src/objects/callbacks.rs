@@ -72,7 +72,8 @@ pub type TraceReleaseFn<T> = unsafe extern "C-unwind" fn(Handle<T>, *mut c_void)
 #[derive(Clone, Copy, Debug)]
 pub struct Kept(pub *mut c_void);
 
-// SAFETY: nothing in the server reads or writes through it. The backend that gave it gets it back, on whichever thread, as the interface says.
+// SAFETY: it is only an address. Code that accesses the memory there proves that access itself. The backend gets it back on any thread, as the
+// interface says.
 unsafe impl Send for Kept {}
 // SAFETY: as above.
 unsafe impl Sync for Kept {}
@@ -92,7 +93,7 @@ pub struct Memory {
     pub id: i64,
 }
 
-/// Asks for memory for an output of this many bytes, preferably of this kind.
+/// Requests memory for an output of this many bytes, preferably of this kind.
 pub fn allocate<A>(
     function: AllocateFn<A>,
     allocator: Handle<A>,
@@ -134,7 +135,7 @@ pub fn start<A>(function: StartFn<A>, allocator: Handle<A>, userp: Kept) -> Resu
     read(unsafe { function(allocator, userp.0) })
 }
 
-/// Asks which kind of memory an output of this many bytes would get, preferably of this kind.
+/// Queries which kind of memory an output would get, preferably of this kind.
 pub fn query<A>(
     function: QueryFn<A>,
     allocator: Handle<A>,
@@ -149,7 +150,7 @@ pub fn query<A>(
     Ok((kind, id))
 }
 
-/// Asks for the attributes of memory that the allocator gave.
+/// Lets the backend describe memory that its allocator gave, by these attributes.
 pub fn describe<A>(
     function: DescribeFn<A>,
     allocator: Handle<A>,
@@ -204,7 +205,7 @@ pub struct NotedTensor<'a> {
     pub memory: (u32, i64),
 }
 
-/// Tells of a tensor.
+/// Reports a tensor.
 pub fn note_tensor<T>(
     owner: &Arc<str>,
     function: TensorActivityFn<T>,

@@ -8,15 +8,16 @@ use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
-use nerite_backend::{Outbox, elsewhere};
+use nerite_backend::{Outbox, requests_on_other_threads};
 use nerite_locks::Mutex;
-use nerite_memory::{Keep, Place, Slot};
+use nerite_memory::{MemoryOwner, Place, Slot};
 use nerite_request::{Deliver, PlaceQuery, PolicyData, Reply, Request, RequestTrace, Response, Status, Wanted};
 
 use super::callbacks;
 use super::{Counted, InferenceRequest, InferenceResponse, Observer, OutputAllocations, Respond};
 use crate::fault::Fault;
 use crate::reentry::check_not_in_strategy;
+use crate::run_client::client_of_run;
 use crate::table::Handle;
 
 /// No response follows.
@@ -73,7 +74,7 @@ pub fn start_inference(handle: Handle<InferenceRequest>, traced: &mut Option<Arc
         _counted: request.server.inferences.add(),
         request: Arc::clone(&request),
     });
-    let keep: Arc<dyn Keep> = Arc::clone(&inference) as _;
+    let keep: Arc<dyn MemoryOwner> = Arc::clone(&inference) as _;
     let submission = Arc::new(Mutex::new(Submission::Waits));
     let content = request.content();
     let Some(respond) = content.respond.clone() else {
@@ -105,15 +106,17 @@ pub fn start_inference(handle: Handle<InferenceRequest>, traced: &mut Option<Arc
         priority: content.priority,
         timeout_us: content.timeout_us,
         sequence: content.sequence.clone(),
+        client: client_of_run(),
         parameters: content.parameters.clone(),
         cancel,
         ..Request::new(inputs, wanted, Reply::through(reply))
     };
     drop((content, keep));
     // Within a run of this thread, refusals would be delivered only after the run, and the backend may wait for them in
-    // that run. `elsewhere` keeps this thread from calling the backend's functions, because it may hold locks of the
-    // backend.
-    let ((), refusals) = Outbox::around(|| elsewhere(|| models.infer(&request.model, request.version, request_now)));
+    // that run. `requests_on_other_threads` keeps this thread from calling the backend's functions, because it may hold
+    // locks of the backend.
+    let ((), refusals) =
+        Outbox::around(|| requests_on_other_threads(|| models.infer(&request.model, request.version, request_now)));
     drop(refusals);
     let mut submission = submission.lock().unwrap_or_else(PoisonError::into_inner);
     match std::mem::replace(&mut *submission, Submission::Over) {
@@ -137,7 +140,7 @@ impl Inference {
     }
 }
 
-impl Keep for Inference {}
+impl MemoryOwner for Inference {}
 
 impl Drop for Inference {
     fn drop(&mut self) {

@@ -6,12 +6,12 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nerite_config::{ModelConfig, raw_input};
 use nerite_locks::Mutex;
-use nerite_memory::Keep;
+use nerite_memory::MemoryOwner;
 use nerite_request::{Cancel, Parameters, PolicyData, Sequence, SequenceId, Status};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 use super::callbacks::{Kept, RequestReleaseFn, RespondFn};
-use super::{Allocating, Counted, InferenceResponse, InputContent, ServerObject, c_text, object};
+use super::{Allocating, Counted, InferenceResponse, InputContent, ServerObject, c_text, object, request_prefix};
 use crate::fault::Fault;
 
 /// `TRITONSERVER_InferenceRequest`.
@@ -192,11 +192,11 @@ impl RequestContent {
         }
     }
 
-    /// Its inputs as tensors over the backend's memory, which `keep` keeps, and the data of them for instances of one host policy each. `config` is
+    /// Its inputs as tensors over the backend's memory, which `keep` keeps, and their data for instances of one host policy each. `config` returns
     /// the model's configuration.
     pub fn tensors(
         &self,
-        keep: &Arc<dyn Keep>,
+        keep: &Arc<dyn MemoryOwner>,
         config: impl FnOnce() -> Result<Arc<ModelConfig>, Status>,
     ) -> Result<(Vec<Tensor>, Vec<PolicyData>), Status> {
         let mut of_policies = Vec::new();
@@ -210,7 +210,7 @@ impl RequestContent {
         Ok((tensors, of_policies))
     }
 
-    fn raw_tensor(&self, config: &ModelConfig, keep: &Arc<dyn Keep>) -> Result<Tensor, Status> {
+    fn raw_tensor(&self, config: &ModelConfig, keep: &Arc<dyn MemoryOwner>) -> Result<Tensor, Status> {
         let (known, bytes) = (config.inputs(), self.inputs.iter().map(InputContent::byte_size).sum());
         let found = raw_input(&config.name, config.max_batch_size, &known, self.inputs.len(), bytes);
         let (spec, datatype, shape) = found.map_err(|text| Status::invalid(format!("{}{text}", self.prefix())))?;
@@ -221,8 +221,7 @@ impl RequestContent {
 
     /// `[request id: x] `, with which Triton begins the texts of these errors.
     fn prefix(&self) -> String {
-        let id = self.id.to_string_lossy();
-        format!("[request id: {}] ", if id.is_empty() { "<id_unknown>" } else { &id })
+        request_prefix(&self.id)
     }
 
     fn invalid(&self, text: &str) -> Fault {

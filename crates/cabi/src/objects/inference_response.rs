@@ -20,7 +20,7 @@ pub struct InferenceResponse {
     pub model: CString,
     /// The version of that model.
     pub version: i64,
-    /// The request's own name.
+    /// The request's id.
     pub id: CString,
     /// The error; NULL if there are outputs.
     pub error: Handle<ErrorObject>,
@@ -36,7 +36,7 @@ pub struct InferenceResponse {
 enum Labels {
     /// The model has none.
     None,
-    /// Those of the model, and the texts that the backend got.
+    /// The labels of the model, and the texts that the backend got.
     Some { all: Arc<ClassLabels>, c_texts: Mutex<BTreeMap<(u32, usize), CString>> },
     /// Another process has them.
     Elsewhere,
@@ -118,7 +118,7 @@ impl InferenceResponse {
 }
 
 impl Labels {
-    /// Those of the version that answered.
+    /// The labels of the version that answered.
     fn of(server: &ServerObject, model: &str, version: i64) -> Labels {
         let models = server.models("TRITONSERVER_InferenceResponseOutputClassificationLabel");
         let all = models.ok().and_then(|models| models.labels(model, Some(version)));
@@ -149,12 +149,12 @@ pub struct OutputAllocations {
 }
 
 impl OutputAllocations {
-    /// Without memory yet.
+    /// No memory was allocated yet.
     pub fn new(allocating: Allocating) -> OutputAllocations {
         OutputAllocations { allocating, has_started: false, made: Vec::new() }
     }
 
-    /// Allocates the memory.
+    /// The allocator that allocates it.
     pub fn allocating(&self) -> &Allocating {
         &self.allocating
     }
@@ -179,7 +179,7 @@ impl OutputAllocations {
         Ok(Returned { response, outputs })
     }
 
-    /// Begins the next response. Memory that the model asked for and did not use is released.
+    /// Begins the next response. Memory that the model requested and did not use is released.
     pub fn next(&mut self) {
         (self.has_started, self.made) = (false, Vec::new());
     }

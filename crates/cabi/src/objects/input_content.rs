@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use nerite_memory::{Access, Buffer, Keep, Place, Reason, Slot};
+use nerite_memory::{Access, Buffer, MemoryOwner, Place, Reason, Slot};
 use nerite_request::{PolicyData, Status};
 use nerite_tensor::{DataType, Shape, Tensor, byte_size};
 
@@ -97,19 +97,19 @@ impl InputContent {
         self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.bytes))
     }
 
-    /// It as a tensor over the backend's memory.
-    pub fn tensor(&self, keep: &Arc<dyn Keep>) -> Result<Tensor, Status> {
+    /// The input as a tensor over the backend's memory.
+    pub fn tensor(&self, keep: &Arc<dyn MemoryOwner>) -> Result<Tensor, Status> {
         let (name, data) = (self.name.as_str().into(), self.data(keep)?);
         Ok(Tensor { name, datatype: self.datatype, shape: self.shape.clone(), data })
     }
 
     /// Its bytes.
-    pub fn data(&self, keep: &Arc<dyn Keep>) -> Result<Buffer, Status> {
+    pub fn data(&self, keep: &Arc<dyn MemoryOwner>) -> Result<Buffer, Status> {
         joined(&self.name, &self.parts, keep)
     }
 
-    /// Its bytes as one string: behind their number.
-    pub fn as_string(&self, keep: &Arc<dyn Keep>) -> Result<Buffer, Status> {
+    /// Its bytes as one element of BYTES: their number, and then the bytes.
+    pub fn as_string(&self, keep: &Arc<dyn MemoryOwner>) -> Result<Buffer, Status> {
         let bytes = self.byte_size();
         let len = u32::try_from(bytes).map_err(|_| {
             Status::invalid(format!("a BYTES element has at most 4294967295 bytes, input '{}' has {bytes}", self.name))
@@ -119,7 +119,12 @@ impl InputContent {
 
     /// Adds its data for instances of one host policy each. Triton does not check their size. It is checked here, because an engine reads as many
     /// bytes as the shape says.
-    pub fn add_of_policies(&self, request: &str, keep: &Arc<dyn Keep>, to: &mut Vec<PolicyData>) -> Result<(), Status> {
+    pub fn add_of_policies(
+        &self,
+        request: &str,
+        keep: &Arc<dyn MemoryOwner>,
+        to: &mut Vec<PolicyData>,
+    ) -> Result<(), Status> {
         for (policy, parts) in &self.of_policies {
             if self.is_raw {
                 return Err(Status::invalid(format!(
@@ -145,7 +150,7 @@ impl InputContent {
 }
 
 impl Part {
-    fn buffer(&self, keep: &Arc<dyn Keep>) -> Buffer {
+    fn buffer(&self, keep: &Arc<dyn MemoryOwner>) -> Buffer {
         let Some(base) = NonNull::new(self.base.0.cast::<u8>()) else { return Buffer::empty() };
         // SAFETY: by the contract of `TRITONSERVER_InferenceRequestAppendInputData` `bytes` initialised bytes lie at `base` and stay there
         // until the request's release function is called, which is when `keep` is dropped. They may be a client's region, which others
@@ -155,7 +160,7 @@ impl Part {
 }
 
 /// The parts as one piece of memory. Several are copied, because a model takes each input as one piece.
-fn joined(name: &str, parts: &[Part], keep: &Arc<dyn Keep>) -> Result<Buffer, Status> {
+fn joined(name: &str, parts: &[Part], keep: &Arc<dyn MemoryOwner>) -> Result<Buffer, Status> {
     match parts {
         [] => Ok(Buffer::empty()),
         [only] => Ok(only.buffer(keep)),
@@ -164,7 +169,7 @@ fn joined(name: &str, parts: &[Part], keep: &Arc<dyn Keep>) -> Result<Buffer, St
 }
 
 /// Copies `head` and the parts to one piece of memory.
-fn copied(name: &str, head: &[u8], parts: &[Part], keep: &Arc<dyn Keep>) -> Result<Buffer, Status> {
+fn copied(name: &str, head: &[u8], parts: &[Part], keep: &Arc<dyn MemoryOwner>) -> Result<Buffer, Status> {
     let what = format!("input '{name}'");
     let total = parts.iter().try_fold(head.len(), |sum, part| sum.checked_add(part.bytes));
     let total = total.ok_or_else(|| Status::invalid(format!("{what} has more bytes than there are")))?;

@@ -24,9 +24,9 @@ pub struct InstanceObject {
     pub policy: Handle<Message>,
     /// The receiver of its statistics. Set by the first execution.
     pub meter: Mutex<Option<Arc<dyn Meter>>>,
-    /// Whether it is being finalized. Nothing of it is called any more then.
+    /// Whether it is being finalized. Then no function is called for it any more.
     pub is_ending: AtomicBool,
-    /// Its requests that the backend has not released, and questions whether it is ready.
+    /// Its requests that the backend has not released, and its readiness checks that have not returned.
     pub outstanding: Arc<Outstanding>,
     /// The memory that the backend reports.
     pub memory: Arc<SaidMemory>,

@@ -13,7 +13,7 @@ use super::attributes::AttributeValues;
 pub struct SaidMemory(Mutex<Vec<(u32, i64, u64)>>);
 
 impl SaidMemory {
-    /// Replaces it.
+    /// Replaces the report.
     pub fn say<'t>(&self, parts: impl Iterator<Item = MutexGuard<'t, AttributeValues>>) {
         let parts = parts.map(|values| (values.memory_type, values.memory_id, values.byte_size as u64)).collect();
         *lock(&self.0) = parts;

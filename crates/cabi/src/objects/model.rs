@@ -153,14 +153,14 @@ pub struct ServerObject {
     pub inferences: Arc<Outstanding>,
     /// Its requests and responses that it has not deleted.
     pub held: Arc<Outstanding>,
-    /// `Some` for the program that made the server. A model has only the server's models.
+    /// `Some` for the program that made the server. A model can only use the server's models.
     program: Option<Arc<dyn ServerCalls>>,
 }
 
 object!(ServerObject, 8, "server");
 
 impl ServerObject {
-    /// The models of this server, for one whose backend is called `owner`.
+    /// The models of this server, for a model whose backend is called `owner`.
     pub fn new(owner: &Arc<str>, models: Models, reports: Option<LateReports>) -> ServerObject {
         let (inferences, held) = (Arc::default(), Arc::default());
         ServerObject { owner: Arc::clone(owner), models, reports, inferences, held, program: None }

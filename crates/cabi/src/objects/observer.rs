@@ -38,18 +38,18 @@ const TENSORS: u32 = 8;
 pub struct TraceFunctions {
     /// The backend's name, for errors.
     pub owner: Arc<str>,
-    /// Is told of points.
+    /// Gets each point.
     pub activity: Option<ActivityFn<TraceObject>>,
-    /// Is told of tensors.
+    /// Gets each tensor.
     pub tensor: Option<TensorActivityFn<TraceObject>>,
-    /// Is told that the server does not use a trace any more.
+    /// Is called when the server does not use a trace any more.
     pub release: Option<TraceReleaseFn<TraceObject>>,
-    /// The address that they get.
+    /// The address that the functions get.
     pub userp: Kept,
 }
 
 impl TraceFunctions {
-    /// What they are told at this level.
+    /// What is reported to them at this level.
     pub fn levels(&self, level: u32) -> TraceLevels {
         let timestamps = level & TIMES != 0 && self.activity.is_some();
         TraceLevels { timestamps, tensors: level & TENSORS != 0 && self.tensor.is_some() }
@@ -96,7 +96,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// For a trace that is being made.
+    /// The observer of a trace that is being made.
     pub fn new(functions: Arc<TraceFunctions>, made: NewTrace) -> Observer {
         Observer::counted(functions, made, None)
     }
@@ -110,13 +110,13 @@ impl Observer {
         Observer { handle, object, functions, counted: Mutex::new(counted) }
     }
 
-    /// The one of this trace, if it has one.
+    /// The observer of this trace, if it has one.
     pub fn of(trace: &RequestTrace) -> Option<&Observer> {
         let observer: &dyn Any = trace.observer()?;
         observer.downcast_ref()
     }
 
-    /// The handle that functions are told.
+    /// The handle that the functions get.
     pub fn handle(&self) -> Handle<TraceObject> {
         self.handle
     }

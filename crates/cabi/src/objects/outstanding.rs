@@ -8,8 +8,8 @@ use nerite_locks::Mutex;
 
 /// Counts the requests of one instance of which the backend still holds an object: the request, a response, an output or a factory.
 ///
-/// For this a request takes no lock, unless an instance is ending. All accesses are sequentially consistent: of the
-/// thread that ends the last request and the thread that waits, at least one sees the other.
+/// A request takes no lock to be counted, unless an instance is ending. All accesses are sequentially consistent: of the thread that ends the last
+/// request and the thread that waits, at least one sees the other.
 #[derive(Default)]
 pub struct Outstanding {
     count: AtomicUsize,
@@ -36,6 +36,13 @@ impl Outstanding {
         let some = |(): &mut ()| self.count.load(Ordering::SeqCst) > 0;
         drop(self.none.wait_timeout_while(ending, longest, some).unwrap_or_else(PoisonError::into_inner));
         self.count.load(Ordering::SeqCst)
+    }
+}
+
+impl Counted {
+    /// Whether it is counted there.
+    pub fn is_in(&self, outstanding: &Arc<Outstanding>) -> bool {
+        Arc::ptr_eq(&self.0, outstanding)
     }
 }
 

@@ -5,18 +5,19 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 
-use nerite_backend::{EndNote, Job, Times, WaitingRequest};
+use nerite_backend::{DeferredReport, Job, Times, WaitingRequest};
 use nerite_config::ModelConfig;
 use nerite_request::{Cancel, Parameters, PolicyData, Sequence, SequenceId, Status};
 use nerite_tensor::{DataType, Name, Shape, Tensor};
 use smallvec::SmallVec;
 
 use super::{
-    Counted, InputObject, ModelObject, ResponsePath, StateObject, TraceObject, TraceOf, Value, c_cow, c_text, object,
+    Counted, Factory, InputObject, ModelObject, Outstanding, ResponsePath, StateObject, TraceObject, TraceOf, Value,
+    c_cow, c_text, object, request_prefix,
 };
 use crate::fault::Fault;
 use crate::limits::OUTPUTS_MAX;
-use crate::table::Handle;
+use crate::table::{Handle, Object};
 
 /// `TRITONBACKEND_Request`. It holds the inputs until it is released.
 pub struct RequestObject {
@@ -26,7 +27,7 @@ pub struct RequestObject {
     pub inputs: RequestInputs,
     /// Names of the requested outputs.
     pub wanted: Names,
-    note: Cell<Option<EndNote>>,
+    note: Cell<Option<DeferredReport>>,
     way: Way,
     config: Arc<ModelConfig>,
     version: u64,
@@ -119,6 +120,21 @@ impl Drop for RequestInputs {
     }
 }
 
+/// The texts for the log about the requests that a backend has not released, if they are counted in `outstanding` and were not answered completely.
+pub fn kept_of(outstanding: &Arc<Outstanding>) -> Vec<String> {
+    let mut paths = Vec::new();
+    RequestObject::table().each(|request| {
+        if let Way::Runs(path) = &request.way {
+            paths.push(Arc::clone(path));
+        }
+    });
+    // A released request may still be answered through a factory.
+    Factory::table().each(|factory| paths.push(Arc::clone(&factory.path)));
+    paths.sort_by_key(Arc::as_ptr);
+    paths.dedup_by_key(|path| Arc::as_ptr(path));
+    paths.iter().filter_map(|path| path.describe_if_unanswered(outstanding)).collect()
+}
+
 impl RequestObject {
     /// The request of a job, for a run that began at `times`. `None` if there were no handles for it. Then its client
     /// got an error.
@@ -136,7 +152,7 @@ impl RequestObject {
         let client = ClientValues::new(job.id(), job.sequence(), job.timeout_us(), job.parameters());
         let note = job.responder_mut().note_apart();
         let config = model.config();
-        let path = ResponsePath::new(job, counted, Arc::clone(&model.backend.owner), config.decoupled(), times);
+        let path = ResponsePath::new(job, counted, Arc::clone(&model.backend.owner), Arc::clone(&config), times);
         Some(RequestObject {
             client,
             inputs,
@@ -164,6 +180,16 @@ impl RequestObject {
         })
     }
 
+    /// `[request id: x] `, with which Triton begins the texts of its errors about a request.
+    pub fn prefix(&self) -> String {
+        request_prefix(&self.client.id)
+    }
+
+    /// An error about it, with the prefix.
+    pub fn invalid(&self, text: &str) -> Fault {
+        Status::invalid(format!("{}{text}", self.prefix())).into()
+    }
+
     /// The path of its responses.
     pub fn path(&self) -> Result<&Arc<ResponsePath>, Fault> {
         match &self.way {
@@ -177,7 +203,7 @@ impl RequestObject {
     /// Whether its client has cancelled it.
     pub fn is_cancelled(&self) -> bool {
         match &self.way {
-            Way::Runs(path) => path.cancel.is_cancelled(),
+            Way::Runs(path) => path.is_cancelled(),
             Way::Waits(cancel) => cancel.is_cancelled(),
         }
     }
@@ -216,7 +242,7 @@ impl RequestObject {
     }
 
     /// The right to report to the statistics. `None` if it was taken before.
-    pub fn take_note(&self) -> Result<Option<EndNote>, Fault> {
+    pub fn take_note(&self) -> Result<Option<DeferredReport>, Fault> {
         self.path()?;
         Ok(self.note.take())
     }
@@ -225,7 +251,7 @@ impl RequestObject {
 impl Drop for RequestObject {
     fn drop(&mut self) {
         for handle in self.states.get_mut().drain(..) {
-            // It owns its states.
+            // The request owns its states, so they were not deleted before.
             drop(handle.take());
         }
     }

@@ -22,7 +22,7 @@ pub struct ResponseObject {
     content: RefCell<Content>,
 }
 
-/// What is in it so far.
+/// The content of a response so far.
 #[derive(Default)]
 struct Content {
     /// Up to two outputs need no allocation. The response owns them.
@@ -75,14 +75,12 @@ impl ResponseObject {
     /// Moves its outputs to the response that is sent. Outputs that the client did not request are left out.
     pub fn fill(&self, responder: &mut Responder) -> Result<(), Status> {
         let mut content = self.content.borrow_mut();
-        // Nobody but the response deletes its outputs.
+        // Only the response deletes its outputs.
         let outputs: SmallVec<[Box<OutputObject>; 2]> =
             content.outputs.drain(..).filter_map(|handle| handle.take().ok()).collect();
         for output in &outputs {
             let slot = output.take_slot();
-            if !responder.wants(&output.name) {
-                continue;
-            }
+            let Some(index) = responder.output_index(&output.name) else { continue };
             let expected = byte_size(output.datatype, &output.shape)
                 .map_err(|error| Status::internal(format!("output '{}': {error}", output.name)))?;
             let found = slot.as_ref().map_or(0, Slot::len);
@@ -98,9 +96,9 @@ impl ResponseObject {
             }
             let slot = match slot {
                 Some(slot) => slot,
-                None => responder.output_bytes(&output.name, 0)?,
+                None => responder.output_bytes(index, 0)?,
             };
-            responder.put(&output.name, output.datatype, output.shape.clone(), slot.filled());
+            responder.put(index, output.datatype, output.shape.clone(), slot.filled());
         }
         responder.set_parameters(std::mem::take(&mut content.parameters));
         Ok(())

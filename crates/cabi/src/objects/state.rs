@@ -17,7 +17,7 @@ pub struct StateObject {
     name: String,
     datatype: DataType,
     shape: Shape,
-    /// The state before it, if the next one is written over that.
+    /// The previous state, if the next one is written over it.
     before: Option<Buffer>,
     slot: Mutex<Option<Slot>>,
     attributes: Mutex<Handle<BufferAttributes>>,
@@ -26,7 +26,8 @@ pub struct StateObject {
 object!(StateObject, 22, "state");
 
 impl StateObject {
-    /// A state without memory, whose output has this name. With `use_same_buffer_for_input_output` the state before it is in its memory.
+    /// A state without memory, whose output has this name. With `use_same_buffer_for_input_output`, `before` is the previous state, and
+    /// the memory begins with its content.
     pub fn new(
         path: Arc<ResponsePath>,
         name: String,
@@ -41,7 +42,7 @@ impl StateObject {
     pub fn place(&self, bytes: usize) -> Result<*mut u8, Fault> {
         let mut new = match &self.before {
             Some(before) => self.over(before, bytes)?,
-            None => Slot::try_heap(bytes).map_err(|refused| self.no_memory(refused))?,
+            None => self.fresh(bytes)?,
         };
         let (address, bytes) = (new.as_mut_ptr(), new.len());
         *self.slot() = Some(new);
@@ -62,7 +63,7 @@ impl StateObject {
         Ok(*made)
     }
 
-    /// The next request of the sequence gets what the backend has written.
+    /// Passes what the backend has written to the next request of the sequence.
     pub fn update(&self) -> Result<(), Fault> {
         let slot = self.slot().take().ok_or_else(|| self.without_memory())?;
         let expected = byte_size(self.datatype, &self.shape)
@@ -81,12 +82,22 @@ impl StateObject {
         self.path.keep_state(Tensor { name, datatype: self.datatype, shape, data })
     }
 
-    /// The memory of the state before it. If that belongs to others, as the initial state does, or has another size, the state is copied once.
+    /// Memory that is all zero. The next request gets the bytes that the backend leaves unwritten, and without this they could be another client's.
+    fn fresh(&self, bytes: usize) -> Result<Slot, Fault> {
+        let mut new = Slot::try_heap(bytes).map_err(|refused| self.no_memory(refused))?;
+        new.clear();
+        Ok(new)
+    }
+
+    /// The memory of the previous state. If that belongs to others, as the initial state does, or has another size, the state is copied once.
     fn over(&self, before: &Buffer, bytes: usize) -> Result<Slot, Fault> {
         if let Some(same) = before.rewrite().filter(|same| same.len() == bytes) {
             return Ok(same);
         }
         let mut new = Slot::try_rewritable(bytes).map_err(|refused| self.no_memory(refused))?;
+        if before.len() < bytes {
+            new.clear();
+        }
         let kept = before.len().min(bytes);
         let kept = Extent::new(0, kept, before.len()).map_err(|error| Status::internal(error.to_string()))?;
         let copied = new.fill_from(0, &before.slice(kept), Reason::SequenceState);
@@ -123,28 +134,17 @@ mod tests {
 
     use nerite_backend::{Job, ModelVersion, Times};
     use nerite_memory::copied_bytes;
-    use nerite_request::{AdmittedRequest, Cancel, Name, Parameters, Reply, Sequence};
+    use nerite_request::{AdmittedRequest, Reply};
 
     use super::*;
     use crate::objects::Outstanding;
 
     /// A state of a request without tensors, which is written over the one before it if there is one.
     fn state_after(before: Option<Buffer>) -> StateObject {
-        let request = AdmittedRequest {
-            id: Name::default(),
-            rows: 1,
-            inputs: Vec::new().into(),
-            wanted: Vec::new().into(),
-            priority: 0,
-            timeout_us: 0,
-            sequence: Sequence::default(),
-            parameters: Parameters::new(),
-            cancel: Cancel::new(),
-            reply: Reply::closed(),
-        };
+        let request = AdmittedRequest::new(Reply::closed());
         let job = Job::new(request, ModelVersion::unmetered("m").begin(), 1);
         let counted = Arc::<Outstanding>::default().add();
-        let path = ResponsePath::new(job, counted, Arc::from("b"), false, Times::begin());
+        let path = ResponsePath::new(job, counted, Arc::from("b"), Arc::default(), Times::begin());
         StateObject::new(Arc::new(path), "s".to_owned(), DataType::Uint8, Shape::from_slice(&[1]), before)
     }
 

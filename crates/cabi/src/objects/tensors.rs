@@ -62,7 +62,7 @@ pub struct OutputObject {
     pub path: Arc<ResponsePath>,
     /// Its name.
     pub name: Name,
-    /// The same for C, made when it is first asked for.
+    /// The name as C reads it, made at first use.
     c_name: OnceCell<CString>,
     /// Its datatype.
     pub datatype: DataType,
@@ -107,7 +107,7 @@ impl OutputObject {
 
     /// Keeps the memory. Returns where it is.
     fn end_place(&self, new: Result<Slot, Fault>) -> Result<(*mut u8, Place), Fault> {
-        // Memory of no bytes cannot be written to, and may be asked for again.
+        // Memory of no bytes cannot be written to, and may be requested again.
         self.is_placed.set(new.as_ref().is_ok_and(|slot| !slot.is_empty()));
         let mut new = new?;
         let found = (new.as_mut_ptr(), new.place());
@@ -116,7 +116,7 @@ impl OutputObject {
         Ok(found)
     }
 
-    /// The backend may have asked for the attributes when the memory had no bytes.
+    /// Updates the attributes, which the backend may have read when the memory had no bytes.
     fn update_attributes(&self, new: &Slot) {
         let made = self.attributes.get();
         if made.is_null() {
@@ -181,7 +181,7 @@ fn shared_attributes(
 fn end(attributes: &Cell<Handle<BufferAttributes>>) {
     let attributes = attributes.get();
     if !attributes.is_null() {
-        // Only a backend that deletes the server's objects has deleted it before.
+        // The object is missing only if the backend deleted an object that is not its own.
         drop(attributes.take());
     }
 }

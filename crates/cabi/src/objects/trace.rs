@@ -58,7 +58,7 @@ impl TraceObject {
         TraceObject { traced: Traced::ByServer(trace), of: known, context: Mutex::default() }
     }
 
-    /// A trace that functions are told of.
+    /// A trace that is reported to functions.
     pub fn by_functions(made: NewTrace) -> TraceObject {
         let NewTrace { id, parent, trace } = made;
         let observed =
@@ -74,7 +74,7 @@ impl TraceObject {
         }
     }
 
-    /// The id of the request that asked for this one.
+    /// The id of the request that made this one.
     pub fn parent(&self) -> u64 {
         match &self.traced {
             Traced::ByServer(trace) => trace.parent(),
@@ -146,7 +146,7 @@ impl Handle<TraceObject> {
         sent.ok_or_else(|| Fault::misuse("the trace is the server's until its release function is called"))
     }
 
-    /// Deletes the trace. Its owner is told nothing more. NULL is nothing to delete, as in Triton.
+    /// Deletes the trace. Nothing more is reported to its owner. NULL is nothing to delete, as in Triton.
     pub fn delete_trace(self) -> Result<(), Fault> {
         if self.is_null() {
             return Ok(());

@@ -37,7 +37,7 @@ pub struct Entry<P> {
     /// Its index in the table.
     index: usize,
     state: AtomicU64,
-    /// Accessed only by the owner of the entry's [`Vacant`] or [`Locked`]. There is at most one of both:
+    /// Accessed only by the owner of the entry's [`Vacant`] or [`Locked`]. At most one of these exists:
     /// - [`Entry::chunk`] makes one `Vacant` for each entry, which is vacant then.
     /// - [`Vacant::fill`] consumes the `Vacant`. The entry is occupied afterwards.
     /// - [`Entry::lock`] makes a `Locked` when it changes the phase from occupied to locked. Only the drop of that `Locked` makes it occupied again.
@@ -69,7 +69,7 @@ impl<P> Entry<P> {
         (entries, entries.iter().map(Vacant))
     }
 
-    /// Locks the entry, if it has an object of this generation. A thread that has it locked keeps it for a few instructions. The caller waits so long.
+    /// Locks the entry, if it has an object of this generation. If another thread has it locked, this waits, which takes a few instructions.
     pub fn lock(&'static self, generation: u32) -> Option<Locked<P>> {
         let (occupied, locked) = (state(generation, OCCUPIED), state(generation, LOCKED));
         let mut spins = 0;
@@ -85,6 +85,12 @@ impl<P> Entry<P> {
                 Err(_) => yield_now(),
             }
         }
+    }
+
+    /// Locks the entry, if it has an object.
+    pub fn lock_any(&'static self) -> Option<Locked<P>> {
+        let now = self.state.load(Ordering::Relaxed);
+        if now & 3 == VACANT { None } else { self.lock((now >> 2) as u32) }
     }
 
     /// Whether it has an object.

@@ -38,7 +38,7 @@ impl<T: Object> ThreadCache<T> {
         ThreadCache(Vec::new())
     }
 
-    /// An entry of it.
+    /// Takes an entry out of it.
     pub fn pop(&mut self) -> Option<Vacant<T::Held>> {
         self.0.pop()
     }
@@ -75,7 +75,7 @@ impl<P> FreeList<P> {
         if self.vacant.is_empty() && self.chunks < CHUNKS {
             let (entries, vacant) = Entry::chunk(first_of(self.chunks), FIRST_CHUNK << self.chunks);
             self.vacant.extend(vacant);
-            // The first ones are used first.
+            // The entries with the lowest indices are used first.
             self.vacant.reverse();
             add(self.chunks, entries);
             self.chunks += 1;

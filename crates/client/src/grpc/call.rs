@@ -1,4 +1,4 @@
-//! How does one gRPC call happen?
+//! How is one gRPC call made?
 
 use std::error::Error as _;
 use std::future::Future;
@@ -20,11 +20,12 @@ use tower_service::Service;
 
 use crate::connect::{Connector, Stream as Connection};
 use crate::token::AUTHORIZATION;
-use crate::{ClientOptions, Error};
+use crate::trace::Trace;
+use crate::{ClientOptions, Error, HandshakeFault};
 
-/// The largest message the protocol allows, both ways.
+/// The largest message that the protocol allows, in each direction.
 const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;
-/// How many bytes may be sent before an acknowledgement, so that large tensors do not wait for one.
+/// How many bytes the server may send before it waits for a window update (flow control of HTTP/2). Large tensors fit, so they do not wait.
 const WINDOW_BYTES: u32 = 64 << 20;
 /// The size of one frame that the server may send.
 const FRAME_BYTES_MAX: u32 = 1 << 20;
@@ -33,7 +34,7 @@ const FRAME_BYTES_MAX: u32 = 1 << 20;
 const PROTOCOL: &[u8] = b"h2";
 const SERVICE: &str = "/inference.GRPCInferenceService/";
 
-/// One connection, and what every call sends.
+/// One connection, and the headers that every call sends.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     channel: Channel,
@@ -50,7 +51,7 @@ impl Caller {
             .initial_stream_window_size(WINDOW_BYTES)
             .initial_connection_window_size(WINDOW_BYTES)
             .max_frame_size(FRAME_BYTES_MAX)
-            .connect_with_connector_lazy(Door(connector.clone()));
+            .connect_with_connector_lazy(ConnectorService(connector.clone()));
         let mut caller = Caller { channel, connector, headers: MetadataMap::new() };
         options.token.bearer().map_or(Ok(()), |bearer| caller.add_header(AUTHORIZATION, &bearer))?;
         Ok(caller)
@@ -60,7 +61,7 @@ impl Caller {
         let fault = |reason: String| Error::Endpoint { endpoint: format!("header {name}"), reason };
         let key = name.parse::<MetadataKey<Ascii>>().map_err(|reason| fault(reason.to_string()))?;
         let mut value = value.parse::<MetadataValue<Ascii>>().map_err(|reason| fault(reason.to_string()))?;
-        // Not shown with the client.
+        // The debug output of the client must not show the value.
         value.set_sensitive(true);
         if key == AUTHORIZATION {
             self.headers.remove(AUTHORIZATION);
@@ -73,21 +74,36 @@ impl Caller {
         self.headers.get(AUTHORIZATION)?.to_str().ok()
     }
 
-    /// One message there, one back.
+    /// A call with one message in each direction.
     pub(super) async fn unary<Q, A>(&self, method: &str, message: Q) -> Result<A, Error>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        self.unary_in(None, method, message).await
+    }
+
+    /// As [`Caller::unary`], for a call within a trace.
+    pub(super) async fn unary_in<Q, A>(&self, trace: Option<Trace<'_>>, method: &str, message: Q) -> Result<A, Error>
     where
         Q: Message + 'static,
         A: Message + Default + 'static,
     {
         let call = async {
             let mut grpc = self.grpc().await?;
-            let answered = grpc.unary(self.request(message), path(method)?, ProstCodec::<Q, A>::default()).await;
+            let mut request = self.request(message);
+            for (name, value) in trace.into_iter().flat_map(Trace::headers) {
+                if let Ok(value) = value.parse() {
+                    request.metadata_mut().insert(name, value);
+                }
+            }
+            let answered = grpc.unary(request, path(method)?, ProstCodec::<Q, A>::default()).await;
             answered.map(tonic::Response::into_inner).map_err(|status| self.failed(&status))
         };
         self.connector.within_limit(call).await
     }
 
-    /// Many messages both ways.
+    /// A call with many messages in each direction.
     pub(super) async fn streaming<Q, A>(
         &self,
         method: &str,
@@ -114,6 +130,10 @@ impl Caller {
             }
         }
         let (endpoint, reason) = (self.connector.endpoint().to_string(), cause.to_string());
+        // The library of HTTP/2 drops some errors of the connection.
+        if let Some(fault) = HandshakeFault::in_chain(status).or_else(|| self.connector.last_fault()) {
+            return Error::Handshake { endpoint, fault };
+        }
         if connecting { Error::Connect { endpoint, reason } } else { Error::Broken { endpoint, reason } }
     }
 
@@ -133,10 +153,10 @@ impl Caller {
     }
 }
 
-/// The connector as tonic takes it.
-struct Door(Connector);
+/// The connector as the service that tonic calls to connect.
+struct ConnectorService(Connector);
 
-impl Service<Uri> for Door {
+impl Service<Uri> for ConnectorService {
     type Response = TokioIo<Connection>;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = io::Result<TokioIo<Connection>>> + Send>>;

@@ -1,11 +1,11 @@
-//! How is a server told over gRPC of memory on a device?
+//! How does a client register memory on a device over gRPC?
 
 use super::{Client, proto};
 use crate::Error;
 use crate::report::CudaRegionReport;
 
 impl Client {
-    /// The CUDA shared memory regions that the server knows: all, or the one with this name.
+    /// The CUDA shared memory regions that are registered: all, or the one with this name.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
@@ -25,8 +25,8 @@ impl Client {
         Ok(answer.regions.into_values().map(report).collect())
     }
 
-    /// Registers the first `byte_size` bytes of an allocation as `name`. `handle` is the 64 bytes of its `cudaIpcMemHandle_t`, and `device` the
-    /// number of its device.
+    /// Registers the first `byte_size` bytes of an allocation as `name`. `raw_handle` is the 64 bytes of its `cudaIpcMemHandle_t`, and `device_id` the number
+    /// of its device.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::grpc::Client, handle: [u8; 64]) -> Result<(), nerite_client::Error> {
@@ -45,7 +45,7 @@ impl Client {
         self.call("CudaSharedMemoryRegister", message).await.map(|_: proto::CudaSharedMemoryRegisterResponse| ())
     }
 
-    /// Unregisters a CUDA region, or (without a name) all of them, including those of other clients.
+    /// Unregisters a CUDA region. Without a name it unregisters all of them, including those of other clients.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {

@@ -10,27 +10,27 @@ use tokio::sync::mpsc;
 use tonic::Streaming;
 
 use super::call::Caller;
-use crate::placing::Placing;
+use crate::pending_placement::PendingPlacement;
 use crate::{Error, Request, Response, message};
 
-/// Requests that wait for the connection; beyond them `send` waits too.
+/// The most requests that wait for the connection. If there are more, `send` waits.
 const WAITING_MAX: usize = 16;
 
-/// A stream of requests to any models, and of their responses. Models that answer once answer in the order of the requests. Responses of other models
-/// come in between. Give requests ids to distinguish the responses.
+/// A stream of requests to any models, and of their responses. Responses of models that answer once arrive in the order of the requests. Responses of decoupled
+/// models may arrive between them. Give requests ids to distinguish the responses.
 #[derive(Debug)]
 pub struct InferStream {
     requests: Option<mpsc::Sender<ModelInferRequest>>,
     answers: Answers,
     caller: Caller,
-    /// Outputs that the server places, of all requests.
-    placing: Option<Placing>,
+    /// The outputs of all requests that the server places in leases.
+    placement: Option<PendingPlacement>,
 }
 
 /// One message of the stream.
 #[derive(Debug)]
 pub struct StreamReply {
-    /// The id of the request it answers.
+    /// The id of the request that it answers.
     pub id: String,
     /// Whether it is the last answer to that request.
     pub last: bool,
@@ -38,7 +38,7 @@ pub struct StreamReply {
     pub outcome: Result<Response, Error>,
 }
 
-/// The half that receives. Some servers send their headers only with the first response, so opening must not wait for them.
+/// The receiving half of the stream. Some servers send their headers only with the first response, so opening a stream must not wait for the headers.
 #[derive(Debug)]
 enum Answers {
     Opening(tokio::task::JoinHandle<Result<Streaming<ModelStreamInferResponse>, Error>>),
@@ -55,32 +55,32 @@ impl InferStream {
             requests: Some(requests),
             answers: Answers::Opening(opening),
             caller: caller.clone(),
-            placing: None,
+            placement: None,
         }
     }
 
-    /// Sends one request; does not wait for its answer.
+    /// Sends one request, without waiting for its answer.
     pub async fn send(&mut self, request: &Request) -> Result<(), Error> {
         let ended = || Error::Answer("the stream has ended".to_owned());
         let requests = self.requests.as_ref().ok_or_else(ended)?;
         if let Some(session) = &request.session {
-            let placing = self.placing.get_or_insert_with(|| Placing::new(session));
-            if !placing.is_with(session) {
+            let placement = self.placement.get_or_insert_with(|| PendingPlacement::new(session));
+            if !placement.is_with(session) {
                 return Err(Error::Session(
-                    "all outputs of a stream that are to be leased need the same one".to_owned(),
+                    "all leased outputs of a stream must be in leases of the same session".to_owned(),
                 ));
             }
         }
-        let placing = self.placing.as_ref().filter(|_| request.session.is_some());
-        requests.send(message::request(request, placing.map(Placing::key))).await.map_err(|_| ended())
+        let placement = self.placement.as_ref().filter(|_| request.session.is_some());
+        requests.send(message::request(request, placement.map(PendingPlacement::key))).await.map_err(|_| ended())
     }
 
-    /// Says that no further request comes. Answers still do.
+    /// Declares that no more requests follow. Answers still arrive.
     pub fn finish(&mut self) {
         self.requests = None;
     }
 
-    /// The next answer; `None` when the server has sent the last one.
+    /// The next answer. `None` after the server has sent the last one.
     pub async fn next(&mut self) -> Result<Option<StreamReply>, Error> {
         if let Answers::Opening(opening) = &mut self.answers {
             let opened = opening.await.map_err(|fault| Error::Answer(format!("the stream did not open: {fault}")));
@@ -94,8 +94,8 @@ impl InferStream {
         }
         let Some(mut reply) = next.map(reply).transpose()? else { return Ok(None) };
         if let Ok(response) = &mut reply.outcome {
-            let settled = match &self.placing {
-                Some(placing) => placing.settle(response).await,
+            let settled = match &self.placement {
+                Some(placement) => placement.settle(response).await,
                 None => Ok(()),
             };
             if let Err(error) = settled {
@@ -113,7 +113,7 @@ fn reply(message: ModelStreamInferResponse) -> Result<StreamReply, Error> {
     if message.error_message.is_empty() {
         return Ok(StreamReply { id, last: marked == Some(&Parameter::Bool(true)), outcome: Ok(response) });
     }
-    // The stream carries the text of a refusal without its kind. Nothing follows a refusal unless it says so.
+    // In a stream, a refusal has a text but no code. It is the last answer to its request, unless its parameters say otherwise.
     let refused = Error::Refused(Status::new(Code::Unknown, message.error_message));
     Ok(StreamReply { id, last: marked != Some(&Parameter::Bool(false)), outcome: Err(refused) })
 }

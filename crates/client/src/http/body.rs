@@ -1,4 +1,4 @@
-//! How do several pieces of memory go out as one body?
+//! How are several pieces of memory sent as one body?
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-/// The JSON and the tensors of a request, one after the other; none is copied into another.
+/// The JSON and the tensors of a request. They are sent one after the other, without copying them into one piece of memory.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     rest: std::vec::IntoIter<Bytes>,

@@ -1,4 +1,4 @@
-//! How is one HTTP request made, and which connections are kept for the next?
+//! How is one HTTP request made, and which connections are kept for later requests?
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,19 +11,19 @@ use hyper_util::rt::TokioIo;
 use nerite_memory::{Buffer, Reason, Slot};
 
 use super::body::Pieces;
-use crate::Error;
 use crate::connect::Connector;
+use crate::{Error, HandshakeFault};
 
-/// Length of the JSON before the binary tensors, in requests and in answers.
+/// The header with the length of the JSON before the binary tensors, in requests and in answers.
 pub(super) const JSON_LENGTH: &str = "inference-header-content-length";
-/// Idle connections kept; more are closed when they come back.
+/// The most idle connections that are kept. Further connections are closed after their request.
 const IDLE_MAX: usize = 32;
-/// The largest answer that is taken in.
+/// The largest answer that is read.
 const ANSWER_BYTES_MAX: u64 = 64 << 30;
-/// How much of an answer one read from the socket may bring.
+/// The most bytes that one read from the socket returns.
 const READ_BYTES_MAX: usize = 1 << 20;
 
-/// Connections to one server. They are opened when needed and kept while they work.
+/// Connections to one server. They are opened when needed, and kept for later requests until they are closed.
 #[derive(Debug)]
 pub(super) struct Connections {
     connector: Connector,
@@ -45,7 +45,7 @@ impl Connections {
         Connections { connector, idle: Mutex::new(Vec::new()) }
     }
 
-    /// Sends one request and takes in its answer, within the limit of a call.
+    /// Sends one request and reads its answer, within the time that the options allow for one call.
     pub(super) async fn exchange(
         &self,
         method: Method,
@@ -57,8 +57,8 @@ impl Connections {
         self.connector.within_limit(self.send(request)).await
     }
 
-    /// Sends one request and reads its answer. A kept connection that was closed before anything was sent is replaced. Later the server may have
-    /// carried out the request, so it is not sent a second time.
+    /// Sends one request and reads its answer. A kept connection that was closed before anything was sent is replaced. If the connection breaks later, the
+    /// server may have carried out the request, so the request is not sent a second time.
     async fn send(&self, mut request: Request<Pieces>) -> Result<Answer, Error> {
         loop {
             let (mut sender, kept) = match self.take() {
@@ -104,7 +104,7 @@ impl Connections {
     fn take(&self) -> Option<SendRequest<Pieces>> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|sender| !sender.is_closed());
-        // The last one in is the warmest.
+        // The connection that was used last is the least likely to have been closed.
         idle.pop()
     }
 
@@ -118,7 +118,10 @@ impl Connections {
     async fn connect(&self) -> Result<SendRequest<Pieces>, Error> {
         let endpoint = self.connector.endpoint();
         let fault = |reason: String| Error::Connect { endpoint: endpoint.to_string(), reason };
-        let stream = self.connector.connect().await.map_err(|reason| fault(reason.to_string()))?;
+        let stream = self.connector.connect().await.map_err(|error| match HandshakeFault::in_chain(&error) {
+            Some(mismatch) => Error::Handshake { endpoint: endpoint.to_string(), fault: mismatch },
+            None => fault(error.to_string()),
+        })?;
         let mut builder = Builder::new();
         builder.max_buf_size(READ_BYTES_MAX);
         let made = builder.handshake(TokioIo::new(stream)).await;
@@ -127,7 +130,7 @@ impl Connections {
         Ok(sender)
     }
 
-    /// Reads the whole answer: the JSON, and separately the tensors into one block.
+    /// Reads the whole answer: the JSON into a vector, and the tensors into one block.
     async fn take_in(&self, response: Response<Incoming>) -> Result<Answer, Error> {
         let number = |name: &str| {
             let value = response.headers().get(name)?;
@@ -168,7 +171,11 @@ impl Connections {
         Ok((json, slot.filled().into_buffer()))
     }
 
-    fn broken(&self, reason: impl std::fmt::Display) -> Error {
-        Error::Broken { endpoint: self.connector.endpoint().to_string(), reason: reason.to_string() }
+    fn broken(&self, reason: impl std::error::Error + 'static) -> Error {
+        let endpoint = self.connector.endpoint().to_string();
+        match HandshakeFault::in_chain(&reason) {
+            Some(fault) => Error::Handshake { endpoint, fault },
+            None => Error::Broken { endpoint, reason: reason.to_string() },
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! How is a server told over HTTP of memory on a device?
+//! How does a client register memory on a device over HTTP?
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +9,7 @@ use crate::Error;
 use crate::report::{self, CudaRegionReport};
 
 impl Client {
-    /// The CUDA shared memory regions that the server knows: all, or the one with this name.
+    /// The CUDA shared memory regions that are registered: all, or the one with this name.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
@@ -23,8 +23,8 @@ impl Client {
         Ok(report::cuda_regions(&report::parse(&self.get(&path).await?.json)?))
     }
 
-    /// Registers the first `byte_size` bytes of an allocation as `name`. `handle` is the 64 bytes of its `cudaIpcMemHandle_t`, and `device` the
-    /// number of its device.
+    /// Registers the first `byte_size` bytes of an allocation as `name`. `raw_handle` is the 64 bytes of its `cudaIpcMemHandle_t`, and `device_id` the number
+    /// of its device.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::http::Client, handle: [u8; 64]) -> Result<(), nerite_client::Error> {
@@ -46,7 +46,7 @@ impl Client {
         self.post(&format!("{}/register", path(Some(name))), body.close()).await.map(|_| ())
     }
 
-    /// Unregisters a CUDA region, or (without a name) all of them, including those of other clients.
+    /// Unregisters a CUDA region. Without a name it unregisters all of them, including those of other clients.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {

@@ -9,7 +9,7 @@ use super::connection::Answer;
 use crate::report::{datatype, items, parse, text};
 use crate::{Error, Output, Response};
 
-/// The answer itself, or the refusal that it is.
+/// The answer, or an error if the answer is a refusal.
 pub(super) fn accepted(answer: Answer) -> Result<Answer, Error> {
     if answer.status == 200 {
         return Ok(answer);
@@ -52,7 +52,10 @@ fn output(json: &Value, tensors: &Buffer, at: &mut usize) -> Result<Output, Erro
     let shape: Shape = items(json, "shape").filter_map(Value::as_i64).collect();
     let data = if let Some(size) = json["parameters"]["binary_data_size"].as_u64() {
         let extent = Extent::new(*at, size as usize, tensors.len()).map_err(|_| {
-            Error::Answer(format!("output '{name}' has {size} bytes where {} follow", tensors.len() - *at))
+            Error::Answer(format!(
+                "output '{name}' has {size} bytes, but only {} are left in the body",
+                tensors.len() - *at
+            ))
         })?;
         *at = extent.end();
         Some(tensors.slice(extent).aligned(datatype.align()))
@@ -71,7 +74,7 @@ fn place(json: &Value) -> Option<RegionRef> {
     Some(RegionRef { name: name.into(), offset, byte_size })
 }
 
-/// Elements that came as JSON: classifications, or outputs that were requested without `binary_data_output`.
+/// Elements that were sent as JSON: classifications, or outputs that were requested without `binary_data_output`.
 fn from_json(name: &str, datatype: DataType, data: &Value) -> Result<Buffer, Error> {
     let mut bytes = Vec::new();
     for value in data.as_array().into_iter().flatten() {

@@ -5,7 +5,7 @@ use nerite_request::{Parameter, RegionRef};
 
 use crate::request::{Input, Request, Wanted};
 
-/// The JSON, and the tensors that follow it in the body. Outputs to be leased name `key`.
+/// The JSON, and the tensors that follow it in the body. Outputs that the server is to place in leases name `key` as their region.
 pub(super) fn infer(request: &Request, key: Option<&str>) -> (String, Vec<Bytes>) {
     let mut json = Object::new();
     if !request.id.is_empty() {
@@ -41,7 +41,7 @@ fn parameters(json: &mut Object, request: &Request) {
     json.key("parameters").raw(&inner.close());
 }
 
-/// A number that JSON readers take for a fraction even when it is whole.
+/// A number that readers of JSON read as a floating-point number, even if it is whole.
 fn double(value: f64) -> String {
     if value.is_nan() {
         "NaN".to_owned()
@@ -93,7 +93,7 @@ fn region(out: &mut Object, window: &RegionRef) {
     out.key("shared_memory_byte_size").raw(&window.byte_size.to_string());
 }
 
-/// A JSON object in the making.
+/// A JSON object that is being written.
 pub(super) struct Object(String);
 
 impl Object {

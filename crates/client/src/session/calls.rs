@@ -12,7 +12,7 @@ use super::lease::Lease;
 use super::limits::PACKET_BYTES_MAX;
 use crate::Error;
 
-/// Where packets arrive.
+/// The buffer that packets are received into.
 pub(super) type Receiver = Box<[u8]>;
 
 pub(super) fn receiver() -> Receiver {
@@ -27,7 +27,7 @@ pub(crate) enum Answer {
         placed: Vec<OutputLease>,
     },
     Reply(Reply),
-    /// It came, and makes no sense.
+    /// An answer that cannot be used, with the reason.
     Unreadable(String),
 }
 
@@ -43,12 +43,12 @@ impl Answer {
     pub(crate) fn unexpected(self) -> Error {
         Error::Answer(match self {
             Answer::Unreadable(reason) => reason,
-            _ => "an answer to another question".to_owned(),
+            _ => "the answer is of another kind than the call".to_owned(),
         })
     }
 }
 
-/// The calls of one session that wait.
+/// The calls of one session that wait for answers.
 pub(super) struct Calls {
     state: Mutex<State>,
     pub(super) reader: tokio::sync::Mutex<Receiver>,
@@ -56,7 +56,7 @@ pub(super) struct Calls {
 
 #[derive(Default)]
 pub(super) struct State {
-    /// Hello was 1.
+    /// The last id that was given to a call. Hello had the id 1.
     pub(super) last: u64,
     pub(super) waiting: HashMap<u64, Waiting>,
     pub(super) broken: Option<String>,
@@ -78,14 +78,14 @@ impl Calls {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The session is over: everybody is told.
+    /// Notes that the session is over, and wakes all waiting calls.
     pub(super) fn fail(&self, reason: &str) {
         let mut state = self.lock();
         state.broken.get_or_insert_with(|| reason.to_owned());
         state.waiting.values_mut().filter_map(|waiting| waiting.waker.take()).for_each(Waker::wake);
     }
 
-    /// Gives an answer to its waiter. If there is none, the answer is dropped outside the lock, which returns its leases.
+    /// Passes an answer to its waiter. If there is no waiter, the answer is dropped outside the lock, because the drop returns its leases.
     pub(super) fn give(&self, id: u64, answer: Answer, more: bool) {
         let mut state = self.lock();
         let Some(waiting) = state.waiting.get_mut(&id) else {

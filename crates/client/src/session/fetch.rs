@@ -1,4 +1,4 @@
-//! How does a session get leases that responses over other protocols named, and abandon them?
+//! How does a session get the leases that responses over other protocols name, and how does it abandon them?
 
 use std::sync::Arc;
 
@@ -26,12 +26,12 @@ impl Session {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Maps those of these leases that are not mapped yet.
+    /// Maps the leases with these names, except those that are mapped already.
     pub(crate) async fn fetch(&self, names: impl Iterator<Item = &Name>) -> Result<(), Error> {
         let missing: Vec<String> = names.filter(|name| !self.0.mapped.has(name)).map(ToString::to_string).collect();
         for names in missing.chunks(DESCRIPTORS_MAX) {
             match self.call(Call::Fetch(v1::Fetch { names: names.to_vec() })).await? {
-                // They were mapped as they came in.
+                // They were mapped when the answer was received.
                 Answer::Reply(Reply::Leases(_)) => {}
                 other => return Err(other.unexpected()),
             }
@@ -39,7 +39,8 @@ impl Session {
         Ok(())
     }
 
-    /// The bytes of an output in a mapped lease, as a response to a request of this tag says. The lease is returned with the last reference to them.
+    /// The bytes of an output in a mapped lease, which a response to a request of this tag named. The lease is returned when the last reference to the bytes is
+    /// dropped.
     pub(crate) fn take(&self, place: RegionRef, tag: u64, output: &str) -> Result<Buffer, Error> {
         let shared = &self.0;
         let RegionRef { name, offset, byte_size } = place;
@@ -50,7 +51,8 @@ impl Session {
         Ok(shared.lend(name.into(), &memory).buffer_of(extent))
     }
 
-    /// Abandons the leases of requests of this tag that no response has named, placed already or later.
+    /// Tells the server that no more answers to requests of this tag are read. The server takes back the leases of their outputs, except those that a response
+    /// has named.
     pub(crate) fn abandon(&self, tag: u64) {
         let shared = &self.0;
         let held = shared.tags.lock();

@@ -1,4 +1,4 @@
-//! How is memory that the server lent filled, named and read?
+//! How is memory that the server lends filled, named and read?
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -8,24 +8,24 @@ use nerite_shm::AdoptedLease;
 
 use crate::SharedMemory;
 
-/// Memory of the server that this session has until the last handle, view and output over it is dropped.
+/// Memory of the server that is lent to this session until the last handle, view and output over it is dropped.
 #[derive(Debug)]
 pub struct Lease {
     memory: SharedMemory,
 }
 
 impl Lease {
-    /// `memory` says by itself when the last of it has gone.
+    /// `memory` calls its release callback when its last clone is dropped.
     pub(super) fn new(name: Arc<str>, memory: AdoptedLease) -> Lease {
         Lease { memory: SharedMemory::of_lease(memory, name) }
     }
 
-    /// Its name in requests over any protocol. Nobody can guess it.
+    /// The name of the lease in requests over any protocol. It cannot be guessed.
     pub fn name(&self) -> &str {
         self.memory.called()
     }
 
-    /// Part of the lease, as a request names it. The server checks whether it exists.
+    /// A part of the lease, as a request names it. The server checks whether it lies in the lease.
     pub fn window(&self, offset: usize, byte_size: usize) -> RegionRef {
         RegionRef { name: self.name().into(), offset: offset as u64, byte_size: byte_size as u64 }
     }

@@ -19,12 +19,12 @@ use super::tags::Tags;
 use super::terms::SessionTerms;
 use crate::Error;
 
-/// The session itself, as long as any handle, view or output of it exists.
+/// The session itself. It lives as long as any handle, view or output of it.
 pub(super) struct Shared {
     pub(super) socket: Socket,
     pub(super) endpoint: String,
     pub(super) terms: SessionTerms,
-    /// The key that outputs name to be placed in leases of this session.
+    /// The key of this session. Outputs of other protocols name it to be placed in the session's leases.
     pub(super) key: String,
     pub(super) calls: Calls,
     pub(super) mapped: Mapped,
@@ -38,7 +38,7 @@ impl Shared {
         self.dispatch_one(bytes, &mut descriptors.into_iter(), true);
     }
 
-    /// One message: a packet, or one of the `Answers` in it.
+    /// Handles one message: a packet, or one of the `Answers` in it.
     fn dispatch_one(
         self: &Arc<Shared>,
         bytes: Bytes,
@@ -55,7 +55,7 @@ impl Shared {
             Some(Reply::Answers(answers)) if is_packet => {
                 return answers.messages.into_iter().for_each(|one| self.dispatch_one(one, descriptors, false));
             }
-            // An error without a call is the reason why the session ends.
+            // An error that belongs to no call is the reason why the session ends.
             Some(Reply::Error(error)) if id == 0 => return self.calls.fail(&error.message),
             Some(Reply::Leases(leases)) => {
                 self.map_all(&leases, descriptors).map(|()| Answer::Reply(Reply::Leases(leases)))
@@ -90,7 +90,7 @@ impl Shared {
     /// A lease that is lent until its last handle, view and output is dropped.
     pub(super) fn lend(self: &Arc<Shared>, name: String, memory: &AdoptedLease) -> Lease {
         let name: Arc<str> = name.into();
-        // Each handle, view and output keeps the session, because the server takes the memory back when the session ends.
+        // Each handle, view and output keeps the session open, because the server takes the memory back when the session ends.
         let (returned, session, byte_size) = (Arc::clone(&name), Arc::clone(self), memory.byte_size());
         Lease::new(name, memory.with_release_callback(move || give_back(&session, &returned, byte_size)))
     }
@@ -105,7 +105,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Maps leases without taking them. The code that has the response that named them takes them.
+    /// Maps leases, but does not lend them. `Session::take` lends them when the response that names them is read.
     fn map_all(
         self: &Arc<Shared>,
         leases: &v1::Leases,
@@ -130,7 +130,7 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// Tells the server, now or with the next message.
+/// Returns a lease to the server, now or with the next message.
 fn give_back(session: &Shared, name: &str, byte_size: usize) {
     let Some(returned) = session.returns.add(name.to_owned(), byte_size) else { return };
     let message = v1::ClientMessage { id: 0, returned, call: None };

@@ -1,4 +1,4 @@
-//! Which leases of the server are mapped here, lent or returned?
+//! Which leases of the server, lent or returned, has this process mapped?
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -6,12 +6,12 @@ use std::sync::{Mutex, PoisonError};
 
 use nerite_shm::AdoptedLease;
 
-/// The session's mappings by lease name. A lease that is lent again comes without its descriptor.
+/// The session's mappings by lease name. When the server lends a lease again, it sends no descriptor.
 #[derive(Default)]
 pub(super) struct Mapped(Mutex<HashMap<String, AdoptedLease>>);
 
 impl Mapped {
-    /// The memory of a lease just lent; the Err says why it cannot be used.
+    /// The memory of a lease that was just lent. The error says why it cannot be used.
     pub(super) fn find(&self, name: &str, descriptor: Option<OwnedFd>, size: usize) -> Result<AdoptedLease, String> {
         let mut mapped = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(descriptor) = descriptor else {
@@ -27,7 +27,7 @@ impl Mapped {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).contains_key(name)
     }
 
-    /// Unmaps returned leases that will not come again.
+    /// Unmaps returned leases that the server will not lend again.
     pub(super) fn forget(&self, names: &[String]) {
         let mut mapped = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let gone: Vec<_> = names.iter().filter_map(|name| mapped.remove(name)).collect();

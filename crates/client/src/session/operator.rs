@@ -1,4 +1,4 @@
-//! What may the operator of a server ask through a session?
+//! Which calls does the operator of a server make through a session?
 
 use nerite_request::inspect::{Dropped, LeaseView, PoolsView, RegionView, SessionView};
 use nerite_wire::proto::session::v1;
@@ -9,10 +9,9 @@ use super::Session;
 use super::calls::Answer;
 use crate::Error;
 
-/// The operator's calls. The server lets its own user and root make them, and refuses others.
+/// The operator's calls. The server accepts them from its own user and from root, and refuses them from others.
 impl Session {
-    /// All regions that the server knows, by session and name: those of sessions, and those that belong to no session. With a name, only those of
-    /// that name.
+    /// All registered regions, sorted by session and name: those of sessions, and those that belong to no session. With a name, only those of that name.
     pub async fn inspect_regions(&self, name: Option<&str>) -> Result<Vec<RegionView>, Error> {
         let (mut after, mut regions) = (None, Vec::new());
         loop {
@@ -26,7 +25,7 @@ impl Session {
         }
     }
 
-    /// The memory that the server lends, by size.
+    /// The memory that the server lends, sorted by size.
     pub async fn inspect_pools(&self) -> Result<PoolsView, Error> {
         match self.reply(Call::InspectPools(v1::InspectPools {})).await? {
             Reply::InspectedPools(pools) => Ok(pools.into()),
@@ -34,7 +33,7 @@ impl Session {
         }
     }
 
-    /// All sessions but this one, by number.
+    /// All sessions except this one, sorted by number.
     pub async fn inspect_sessions(&self) -> Result<Vec<SessionView>, Error> {
         match self.reply(Call::InspectSessions(v1::InspectSessions {})).await? {
             Reply::InspectedSessions(all) => Ok(all.sessions.into_iter().map(SessionView::from).collect()),
@@ -42,7 +41,7 @@ impl Session {
         }
     }
 
-    /// The leases of a session, by size. Only the beginning of each name is shown.
+    /// The leases of a session, sorted by size. Only the beginning of each name is shown.
     pub async fn inspect_leases(&self, session: u64) -> Result<Vec<LeaseView>, Error> {
         match self.reply(Call::InspectLeases(v1::InspectLeases { session })).await? {
             Reply::InspectedLeases(all) => Ok(all.leases.into_iter().map(LeaseView::from).collect()),
@@ -50,17 +49,17 @@ impl Session {
         }
     }
 
-    /// Ends the registration of a region of a session, or (0) of one that belongs to no session. Requests in flight keep its memory.
+    /// Unregisters a region of a session, or, if `session` is 0, a region that belongs to no session. Requests in flight keep its memory.
     pub async fn drop_region(&self, session: u64, name: &str) -> Result<Dropped, Error> {
         self.dropped(Call::DropRegion(v1::DropRegion { name: name.to_owned(), session })).await
     }
 
-    /// Ends the registrations of all common regions.
+    /// Unregisters all regions that belong to no session.
     pub async fn drop_all_regions(&self) -> Result<Dropped, Error> {
         self.dropped(Call::DropAllRegions(v1::DropAllRegions {})).await
     }
 
-    /// Ends another session, as if its client had gone.
+    /// Ends another session, as if its client had disconnected.
     pub async fn end_session(&self, session: u64) -> Result<Dropped, Error> {
         self.dropped(Call::EndSession(v1::EndSession { session })).await
     }
@@ -81,5 +80,5 @@ impl Session {
 }
 
 fn unexpected() -> Error {
-    Error::Answer("an answer to another question".to_owned())
+    Error::Answer("the answer is of another kind than the call".to_owned())
 }

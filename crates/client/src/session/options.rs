@@ -6,7 +6,7 @@ use std::fmt;
 use crate::Error;
 use crate::token::{AUTHORIZATION, Token};
 
-/// Names a user whose server is trusted, besides this program's own user and root.
+/// The variable with the number of a user whose server is trusted, besides this program's own user and root.
 const SERVER_UID: &str = "NERITE_SERVER_UID";
 
 /// What a session sends, and which user's server it trusts.
@@ -19,7 +19,7 @@ pub struct SessionOptions {
 }
 
 impl SessionOptions {
-    /// Brings a header, for calls that the operator restricted.
+    /// Sends a header, for calls that the operator restricted.
     pub fn header(mut self, name: &str, value: &str) -> SessionOptions {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
@@ -42,7 +42,8 @@ impl SessionOptions {
         headers
     }
 
-    /// For an operator: the server has places in reserve for when all others are taken. A session in such a place may make only the operator's calls.
+    /// Opens the session for an operator. The server reserves places for operators, which are used when all others are taken. A session in such a place may
+    /// make only the operator's calls.
     pub fn operator(mut self) -> SessionOptions {
         self.operator = true;
         self
@@ -55,7 +56,7 @@ impl SessionOptions {
         self
     }
 
-    /// The user that was named, here or in the environment.
+    /// The user that was named, by the program or in the environment.
     pub(super) fn named_uid(&self) -> Result<Option<u32>, Error> {
         if self.server_uid.is_some() {
             return Ok(self.server_uid);

@@ -1,4 +1,4 @@
-//! Where is the session socket of the server that a client talks to?
+//! Where is the session socket of a server, and is the server trusted?
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use crate::Error;
 
 const SOCKET: &str = "NERITE_SESSION_SOCKET";
 
-/// Where a server of this user puts its session socket, unless `NERITE_SESSION_SOCKET` names another place.
+/// The path of the session socket that a server of this user makes, unless `NERITE_SESSION_SOCKET` names another path.
 pub fn default_path() -> PathBuf {
     named(SOCKET).map_or_else(own_path, PathBuf::from)
 }
 
-/// The server that listens at the session socket at `path`, if this program trusts it. Nothing is sent. Needs the runtime's context.
+/// The server that listens at the session socket `path`, if this program trusts it. Nothing is sent. Call it inside a tokio runtime.
 pub fn session_server(path: impl AsRef<Path>, options: &SessionOptions) -> Result<SessionServer, Error> {
     connect(path.as_ref(), options)?.peer().map_err(|error| not_connected(path.as_ref(), &error))
 }

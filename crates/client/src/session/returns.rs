@@ -1,10 +1,10 @@
-//! When is the server told that a lease is no longer used?
+//! When are leases that are no longer used returned to the server?
 
 use std::sync::{Mutex, PoisonError};
 
 use super::limits::{RETURNS_HELD_BYTES_MAX, RETURNS_HELD_MAX};
 
-/// Leases to return. A few small ones wait for the next message, so that they cost no wake-up on either side.
+/// Leases that are to be returned. A few small leases wait for the next message, so that returning them does not wake a thread on either side.
 #[derive(Default)]
 pub(super) struct Returns(Mutex<Held>);
 
@@ -15,7 +15,7 @@ struct Held {
 }
 
 impl Returns {
-    /// Adds one. Returns all of them if they should be sent now.
+    /// Adds a lease. Returns all waiting leases if they should be sent now.
     pub(super) fn add(&self, name: String, bytes: usize) -> Option<Vec<String>> {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         held.names.push(name);
@@ -24,13 +24,13 @@ impl Returns {
         enough.then(|| std::mem::take(&mut *held).names)
     }
 
-    /// Puts back what could not be sent.
+    /// Puts back leases that could not be sent.
     pub(super) fn put_back(&self, names: Vec<String>) {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         held.names.extend(names);
     }
 
-    /// All, for a message that is about to be sent.
+    /// Takes all waiting leases, for a message that is about to be sent.
     pub(super) fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)).names
     }

@@ -1,4 +1,4 @@
-//! How do packets and descriptors pass through the socket?
+//! How are packets and descriptors sent and received through the socket?
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,9 +18,9 @@ use super::limits::{DESCRIPTORS_MAX, PACKET_BYTES_MAX};
 /// The server at a session socket, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionServer {
-    /// Its process; `None` if that cannot be seen from here.
+    /// Its process id. `None` if the process is not visible in this PID namespace.
     pub pid: Option<u32>,
-    /// Its user.
+    /// The user that it runs as.
     pub uid: u32,
 }
 
@@ -40,16 +40,16 @@ impl Socket {
     pub(super) fn connect(path: &Path) -> io::Result<Socket> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        // Best effort: the default takes a packet of the largest size, but an operator may have lowered it.
+        // Best effort. The default size has room for the largest packet, but an administrator may have lowered it.
         let _ = sockopt::set_socket_send_buffer_size(&socket, 2 * PACKET_BYTES_MAX);
         connect(&socket, &SocketAddrUnix::new(path)?)?;
         Ok(Socket(watch(socket, Interest::READABLE)?))
     }
 
-    /// The process and the user at the other end; no process if it is not visible in this namespace.
+    /// The process and the user at the other end.
     pub(super) fn peer(&self) -> io::Result<SessionServer> {
-        // The runtime's type is a stream, but any connected socket works. (rustix has no valid value for the number 0, which means a process of
-        // another namespace.)
+        // The runtime's type is a stream, but any connected socket works. rustix is not used here, because it has no valid value for the number 0, which means
+        // a process of another namespace.
         let again = std::os::unix::net::UnixStream::from(self.0.get_ref().try_clone()?);
         let found = tokio::net::UnixStream::from_std(again)?.peer_cred()?;
         let pid = found.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
@@ -68,7 +68,7 @@ impl Socket {
         }
     }
 
-    /// Sends if there is room.
+    /// Sends a packet if the socket has room for it.
     pub(super) fn send_now(&self, bytes: &[u8]) -> io::Result<()> {
         send(self.0.get_ref(), bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
         Ok(())
@@ -99,8 +99,8 @@ fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Packet> {
     Ok(Packet { bytes, descriptors })
 }
 
-/// A descriptor that the runtime polls. The function is deprecated because it is safe, but relies on `T` to refer to the same open descriptor as long
-/// as it lives. `OwnedFd` does. The replacement is unsafe.
+/// A descriptor that the runtime polls. `AsyncFd::with_interest` is deprecated because it is safe although it relies on `T` to refer to the same open
+/// descriptor as long as it lives. `OwnedFd` does so. The replacement is unsafe.
 #[allow(deprecated)]
 fn watch(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(descriptor, interest)

@@ -1,4 +1,4 @@
-//! Which leases did responses over other protocols name, and for which requests?
+//! Which leases have responses over other protocols named, and to which requests did they belong?
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,12 +13,12 @@ pub(super) struct Tags {
 }
 
 impl Tags {
-    /// A tag that no request of the session had.
+    /// A tag that no request of the session has had.
     pub(super) fn next(&self) -> u64 {
         self.last.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// A response to a request of this tag named the lease.
+    /// Notes that a response to a request of this tag has named the lease.
     pub(super) fn hold(&self, name: &str, tag: u64) {
         self.lock().insert(name.to_owned(), tag);
     }

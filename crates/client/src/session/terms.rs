@@ -1,4 +1,4 @@
-//! What does a server say of a session?
+//! What does a server report about a session?
 
 /// The server's answer to Hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -7,19 +7,19 @@ pub struct SessionTerms {
     pub server_name: String,
     /// The server's version.
     pub server_version: String,
-    /// The id of the server process, as in its metadata; empty if the server does not send one.
+    /// The id of the server process, as in its metadata. Empty if the server does not send one.
     pub server_id: String,
-    /// The largest packet; inline tensors must fit with the rest of the message.
+    /// The size of the largest packet. Inline tensors must fit into it together with the rest of the message.
     pub packet_bytes_max: u64,
-    /// The memory that this session may borrow.
+    /// Bytes of memory that this session may borrow.
     pub session_bytes_max: u64,
 }
 
-/// The present usage of a session.
+/// The memory that a session uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionUse {
-    /// Leases that count against it, lent and idle.
+    /// Leases that count against the session, lent and idle.
     pub leases: u64,
-    /// Their bytes.
+    /// Bytes of these leases.
     pub bytes: u64,
 }

@@ -1,7 +1,7 @@
-//! Which server may read what this program sends?
+//! Which servers does this program trust with its data?
 //!
-//! Any user can make a socket in a directory of /tmp, and wait there for tensors. So a client checks who made the directory and who listens, before
-//! it sends a byte.
+//! Any user can make a directory with a socket in /tmp, and wait there for the tensors of other users. So before it sends anything, a client checks who made
+//! the directory and who listens.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// The file at the path, following no link. `None` if there is none, or it cannot be seen.
+    /// Looks at the file at the path, and follows no link. `None` if there is no file, or if it cannot be examined.
     pub(super) fn look(path: &Path) -> Option<Directory> {
         let found = std::fs::symlink_metadata(path).ok()?;
         let (uid, mode, is_directory) = (found.uid(), found.mode() & 0o7777, found.is_dir());
@@ -43,8 +43,8 @@ impl Directory {
 }
 
 impl Trust {
-    /// Whether a server is trusted, as far as is known: by the directory of its socket, if the program did not choose it, and, once connected, by the
-    /// user who listens.
+    /// Whether a server is trusted. `directory` is the directory of its socket, or `None` if the program chose the path. `peer_uid` is the user who listens, or
+    /// `None` before the socket is connected.
     pub(super) fn check(&self, directory: Option<&Directory>, peer_uid: Option<u32>) -> Result<(), Distrust> {
         let own = self.own_uid;
         if let Some(Directory { path, uid, mode, is_directory }) = directory {

@@ -1,7 +1,7 @@
-//! Who waits for which answer, and who reads the socket?
+//! Which caller waits for which answer, and which one reads the socket?
 //!
-//! There is no task between the socket and the callers. One of the waiting callers reads, and gives the others their answers. When its own answer has
-//! come, the next caller reads. A single caller is woken once per call, by the socket itself.
+//! There is no task between the socket and the callers. One of the waiting callers reads the socket, and passes the other callers their answers. When its own
+//! answer has arrived, another caller reads. A single caller is woken once per call, by the socket itself.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::Error;
 pub(crate) struct Waiter {
     shared: Arc<Shared>,
     id: u64,
-    /// Whether answers may still come.
+    /// Whether answers may still arrive.
     open: bool,
 }
 
@@ -29,7 +29,7 @@ pub(super) fn begin(shared: &Arc<Shared>) -> Waiter {
     begin_in(shared, &mut state)
 }
 
-/// So many calls of one packet, with one id after the other.
+/// Begins `count` calls of one packet, with consecutive ids.
 pub(super) fn begin_many(shared: &Arc<Shared>, count: usize) -> Vec<Waiter> {
     let mut state = shared.calls.lock();
     (0..count).map(|_| begin_in(shared, &mut state)).collect()
@@ -57,7 +57,7 @@ impl Waiter {
         self.open = true;
     }
 
-    /// The answer of a call that has only one. A model with several responses cannot be called this way.
+    /// The answer of a call that has only one. If the model sends several responses, this is an error.
     pub(crate) async fn answer(mut self) -> Result<Answer, Error> {
         let (answer, more) = self.next().await?;
         self.open = more;
@@ -67,7 +67,7 @@ impl Waiter {
         Ok(answer)
     }
 
-    /// The next answer of a call that has any number; `None` after the last.
+    /// The next answer of a call that may have any number. `None` after the last one.
     pub(crate) async fn next_answer(&mut self) -> Result<Option<Answer>, Error> {
         if !self.open {
             return Ok(None);
@@ -90,7 +90,7 @@ impl Waiter {
         }
     }
 
-    /// Reads for everybody until the own answer has come.
+    /// Reads packets for all callers, until the answer of this call has arrived.
     async fn read(&self, receiver: &mut Receiver) -> Result<(Answer, bool), Error> {
         loop {
             if let Some(answer) = self.take()? {
@@ -114,7 +114,7 @@ impl Waiter {
         }
     }
 
-    /// Ready when there is an answer, or none can come.
+    /// Waits until there is an answer, or until no answer can arrive any more.
     async fn woken(&self) {
         poll_fn(|context| {
             let mut state = self.shared.calls.lock();
@@ -134,12 +134,12 @@ impl Waiter {
 impl Drop for Waiter {
     fn drop(&mut self) {
         let gone = self.shared.calls.lock().waiting.remove(&self.id);
-        // Leases in answers that nobody took go back here.
+        // This returns the leases in answers that were not taken.
         drop(gone);
         if self.open {
             let cancel = Call::Cancel(v1::Cancel { id: self.id });
             let message = v1::ClientMessage { id: 0, returned: Vec::new(), call: Some(cancel) };
-            // Best effort: an inference that is not cancelled only does useless work.
+            // Best effort: if the inference is not cancelled, it only does useless work.
             let _ = self.shared.socket.send_now(&message.encode_to_vec());
         }
     }

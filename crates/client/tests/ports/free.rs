@@ -1,13 +1,13 @@
-//! Which ports does nobody have, and is nobody given before a server has taken them?
+//! Which ports are free until a server of a test binds them?
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// These lie below the ports that the system gives to whoever connects to somebody, as other tests do all the time.
+/// The range lies below the ephemeral ports, which the system gives to connections of other tests.
 const FIRST: u32 = 10_000;
 const COUNT: u32 = 22_000;
 
-/// So many ports; none is given a second time by this process, and each process begins elsewhere.
+/// Returns `N` free ports. This process returns a port again only after all others of the range, and each process begins at another port.
 pub fn free_ports<const N: usize>() -> [u16; N] {
     static GIVEN: AtomicU32 = AtomicU32::new(0);
     [(); N].map(|()| {

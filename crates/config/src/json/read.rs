@@ -40,9 +40,9 @@ fn set(message: &mut DynamicMessage, field: &FieldDescriptor, json: &Json, path:
     } else {
         single(&field.kind(), json, path)?
     };
-    let rival = field.containing_oneof().and_then(|choice| choice.fields().find(|rival| message.has_field(rival)));
-    if let Some(rival) = rival {
-        return Err(format!("{path}: cannot stand beside '{}'", rival.name()));
+    let other = field.containing_oneof().and_then(|choice| choice.fields().find(|other| message.has_field(other)));
+    if let Some(other) = other {
+        return Err(format!("{path}: cannot stand beside '{}'", other.name()));
     }
     message.set_field(field, value);
     Ok(())

@@ -192,9 +192,9 @@ fn check_single(message: &DynamicMessage, field: &FieldDescriptor, at: usize) ->
             .cure("keep one of the two")
             .at(at));
     }
-    let rival = field.containing_oneof().and_then(|choice| choice.fields().find(|rival| message.has_field(rival)));
-    match rival {
-        Some(rival) => Err(Fault::new(format!("'{}' cannot stand beside '{}'", field.name(), rival.name()))
+    let other = field.containing_oneof().and_then(|choice| choice.fields().find(|other| message.has_field(other)));
+    match other {
+        Some(other) => Err(Fault::new(format!("'{}' cannot stand beside '{}'", field.name(), other.name()))
             .cure("keep one of the two")
             .at(at)),
         None => Ok(()),

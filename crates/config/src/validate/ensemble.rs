@@ -3,26 +3,26 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::refuse;
+use crate::limits::ENSEMBLE_STEPS_MAX;
 use crate::proto::ModelEnsembling;
 use crate::proto::model_ensembling::Step;
 use crate::{ConfigError, ModelConfig};
 
 use super::ENSEMBLE;
 
-/// The links of one tensor of an ensemble.
+/// The links of one tensor of an ensemble. Steps are named by their positions: lists of the tensors on the other side of each step would grow with
+/// the product of its inputs and its outputs.
 #[derive(Default)]
-struct Tensor<'a> {
-    /// Whether it is an output of a step's model.
-    written: bool,
+struct Tensor {
+    /// The step that writes it.
+    writer: Option<usize>,
     /// Whether it is an input of the ensemble, or all tensors that it depends on are ready.
     ready: bool,
-    /// The inputs of the step that writes it.
-    needs: BTreeSet<&'a str>,
-    /// The outputs of the steps that read it.
-    feeds: BTreeSet<&'a str>,
+    /// The steps that read it, once for each input that it is.
+    readers: Vec<usize>,
 }
 
-type Tensors<'a> = BTreeMap<&'a str, Tensor<'a>>;
+type Tensors<'a> = BTreeMap<&'a str, Tensor>;
 
 /// Checks an ensemble as far as possible without its models.
 pub(super) fn check(config: &ModelConfig, ensemble: &ModelEnsembling) -> Result<(), ConfigError> {
@@ -31,8 +31,8 @@ pub(super) fn check(config: &ModelConfig, ensemble: &ModelEnsembling) -> Result<
     for (index, step) in ensemble.step.iter().enumerate() {
         link(&config.name, index, step, &mut tensors)?;
     }
-    mark_ready(config, &mut tensors)?;
-    check_outputs(config, &tensors)?;
+    mark_ready(config, &ensemble.step, &mut tensors)?;
+    check_outputs(config, &ensemble.step, &tensors)?;
     check_unused(config, &tensors)
 }
 
@@ -53,10 +53,14 @@ fn check_fields(config: &ModelConfig, ensemble: &ModelEnsembling) -> Result<(), 
     if ensemble.step.is_empty() {
         refuse!("must specify 'step' for ensemble '{name}'");
     }
+    let steps = ensemble.step.len();
+    if steps > ENSEMBLE_STEPS_MAX {
+        refuse!("ensemble '{name}' has {steps} steps, at most {ENSEMBLE_STEPS_MAX} are possible; give it fewer");
+    }
     Ok(())
 }
 
-/// Adds a step: each of its outputs needs all of its inputs.
+/// Adds a step.
 fn link<'a>(ensemble: &str, index: usize, step: &'a Step, tensors: &mut Tensors<'a>) -> Result<(), ConfigError> {
     let missing = [
         ("model_name", step.model_name.is_empty()),
@@ -68,50 +72,55 @@ fn link<'a>(ensemble: &str, index: usize, step: &'a Step, tensors: &mut Tensors<
     }
     for output in step.output_map.values() {
         let tensor = tensors.entry(output).or_default();
-        if tensor.written {
+        if tensor.writer.is_some() {
             refuse!(
                 "ensemble tensor '{output}' can appear in an output map only once for ensemble \
                  '{ensemble}' step {index}"
             );
         }
-        tensor.written = true;
-        tensor.needs.extend(step.input_map.values().map(String::as_str));
+        tensor.writer = Some(index);
     }
     for input in step.input_map.values() {
-        let outputs = step.output_map.values().map(String::as_str);
-        tensors.entry(input).or_default().feeds.extend(outputs);
+        tensors.entry(input).or_default().readers.push(index);
     }
     Ok(())
 }
 
 /// Marks all tensors that data from the ensemble's inputs reaches.
-fn mark_ready<'a>(config: &'a ModelConfig, tensors: &mut Tensors<'a>) -> Result<(), ConfigError> {
+fn mark_ready<'a>(config: &'a ModelConfig, steps: &'a [Step], tensors: &mut Tensors<'a>) -> Result<(), ConfigError> {
     let mut reached = Vec::new();
     for input in &config.input {
         let Some(tensor) = tensors.get_mut(input.name.as_str()) else {
             // Triton's text has one quotation mark too many.
             refuse!("ensemble input '{}' for ensemble {}' is not used", input.name, config.name);
         };
-        tensor.ready = true;
-        reached.push(input.name.as_str());
+        if !tensor.ready {
+            tensor.ready = true;
+            reached.push(input.name.as_str());
+        }
     }
+    // How many inputs of each step are not ready.
+    let mut lacking: Vec<usize> = steps.iter().map(|step| step.input_map.len()).collect();
     while let Some(name) = reached.pop() {
-        let next: Vec<&str> = tensors[name].feeds.iter().copied().collect();
-        for output in next {
-            let ready = tensors[output].needs.iter().all(|input| tensors[input].ready);
-            if let Some(tensor) = tensors.get_mut(output)
-                && ready
-                && !tensor.ready
-            {
-                tensor.ready = true;
-                reached.push(output);
+        let readers = std::mem::take(&mut tensors.entry(name).or_default().readers);
+        for &reader in &readers {
+            lacking[reader] -= 1;
+            if lacking[reader] > 0 {
+                continue;
+            }
+            for output in steps[reader].output_map.values() {
+                let tensor = tensors.entry(output).or_default();
+                if !std::mem::replace(&mut tensor.ready, true) {
+                    reached.push(output);
+                }
             }
         }
+        tensors.entry(name).or_default().readers = readers;
     }
     Ok(())
 }
 
-fn check_outputs(config: &ModelConfig, tensors: &Tensors<'_>) -> Result<(), ConfigError> {
+fn check_outputs(config: &ModelConfig, steps: &[Step], tensors: &Tensors<'_>) -> Result<(), ConfigError> {
     for output in &config.output {
         let Some((&name, tensor)) = tensors.get_key_value(output.name.as_str()) else {
             refuse!("ensemble output '{}' for ensemble {}' is not used", output.name, config.name);
@@ -119,7 +128,7 @@ fn check_outputs(config: &ModelConfig, tensors: &Tensors<'_>) -> Result<(), Conf
         if tensor.ready {
             continue;
         }
-        let why = match first_cause(name, tensors) {
+        let why = match first_cause(name, steps, tensors) {
             Some(cause) => {
                 format!(": at least one of its depending tensors, '{cause}', is not connected")
             }
@@ -130,21 +139,26 @@ fn check_outputs(config: &ModelConfig, tensors: &Tensors<'_>) -> Result<(), Conf
     Ok(())
 }
 
-/// The first tensor upstream that is not ready, if it is another one. Visited names are skipped, because steps may form a cycle.
-fn first_cause<'a>(from: &'a str, tensors: &Tensors<'a>) -> Option<&'a str> {
+/// The tensor farthest upstream of `from` that is not ready, if it is another one. Visited names are skipped, because steps may form a cycle.
+fn first_cause<'a>(from: &'a str, steps: &'a [Step], tensors: &Tensors<'a>) -> Option<&'a str> {
+    let inputs: Vec<BTreeSet<&str>> =
+        steps.iter().map(|step| step.input_map.values().map(String::as_str).collect()).collect();
     let mut seen = BTreeSet::new();
     let mut cause = from;
-    while let Some(&next) = tensors[cause].needs.iter().find(|&name| !tensors[name].ready && !seen.contains(name)) {
-        seen.insert(next);
+    while let Some(next) = tensors[cause]
+        .writer
+        .and_then(|step| inputs[step].iter().find(|&&name| !tensors[name].ready && !seen.contains(name)))
+    {
+        seen.insert(*next);
         cause = next;
     }
     (cause != from).then_some(cause)
 }
 
 fn check_unused(config: &ModelConfig, tensors: &Tensors<'_>) -> Result<(), ConfigError> {
+    let outputs: BTreeSet<&str> = config.output.iter().map(|output| output.name.as_str()).collect();
     for (name, tensor) in tensors {
-        let is_output = config.output.iter().any(|output| output.name == *name);
-        if !is_output && (!tensor.ready || tensor.feeds.is_empty()) {
+        if !outputs.contains(name) && (!tensor.ready || tensor.readers.is_empty()) {
             refuse!("ensemble tensor '{name}' is unused in ensemble '{}'", config.name);
         }
     }

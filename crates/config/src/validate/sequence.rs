@@ -42,7 +42,7 @@ fn check_sizes(model: &str, max_batch_size: i32, sizes: &[i32]) -> Result<(), Co
     Ok(())
 }
 
-/// The error text excludes 0, but 0 is the default and is accepted. NaN is refused.
+/// Checks the slot utilization. Triton's error text excludes 0, but 0 is the default and is accepted. NaN is refused.
 fn check_slots(model: &str, minimum_slot_utilization: f32) -> Result<(), ConfigError> {
     if !(0.0..=1.0).contains(&minimum_slot_utilization) {
         refuse!("sequence batching minimum slot utilization must be in range (0.0, 1.0] for {model}");
@@ -86,7 +86,7 @@ fn check_kind(model: &str, sequence: &ModelSequenceBatching, kind: Kind) -> Resu
     Ok(())
 }
 
-/// START, END and READY have a false and a true value of the same type.
+/// Checks that a START, END or READY control has a false and a true value of the same type.
 fn check_values(model: &str, control: &Control, shown: &str) -> Result<(), ConfigError> {
     let given: Vec<(&str, usize)> = lengths(control).into_iter().filter(|(_, n)| *n > 0).collect();
     match given[..] {

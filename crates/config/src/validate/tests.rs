@@ -54,6 +54,10 @@ fn the_backend_must_be_known_and_fit_the_platform() {
         "platform: 'tensorrt_plan' backend: 'onnxruntime'",
         "unexpected 'platform' and 'backend' pair, got:tensorrt_plan, onnxruntime",
     );
+    check(
+        "platform: 'onnxruntime_onnx' backend: 'identity'",
+        "unexpected 'platform' and 'backend' pair, got:onnxruntime_onnx, identity",
+    );
     check("backend: 'onnxruntime'", "unexpected 'platform' and 'backend' pair, got:, onnxruntime");
     passes("platform: 'whatever'");
 }
@@ -216,4 +220,38 @@ fn metrics_must_be_complete() {
     check(&format!("{named} histogram_options {{ }}"), "histogram options must specify non-empty 'buckets'");
     passes("model_metrics { }");
     passes(&format!("model_metrics {{ metric_control {{ {named} histogram_options {{ buckets: 1 }} }} }}"));
+    let buckets = |list: &str| format!("{named} histogram_options {{ buckets: [{list}] }}");
+    let many = |count: usize| (0..count).map(|bound| bound.to_string()).collect::<Vec<_>>().join(",");
+    passes(&format!("model_metrics {{ metric_control {{ {} }} }}", buckets(&many(256))));
+    check(
+        &buckets(&many(257)),
+        "histogram 'f' of model 'm' has 257 buckets, at most 256 are possible; list fewer in 'buckets'",
+    );
+    let behind = "histogram 'f' of model 'm' has a bucket of 2 behind one of 2; list each once, in ascending order";
+    check(&buckets("1, 2, 2"), behind);
+    for (bound, shown) in [("inf", "inf"), ("nan", "NaN")] {
+        let cure = "list finite numbers in 'buckets', the bucket of all values is added";
+        check(&buckets(bound), &format!("histogram 'f' of model 'm' has a bucket of {shown}; {cure}"));
+    }
+}
+
+#[test]
+fn tags_of_metrics_are_few_and_short_labels() {
+    let tags = |count: usize| -> String {
+        let tag = |at: usize| format!("metric_tags {{ key: 'k{at}' value: 'v' }} ");
+        (0..count).map(tag).collect()
+    };
+    passes(&tags(64));
+    check(&tags(65), "model 'm' has 65 metric_tags, at most 64 are possible; give it fewer");
+    let long = |bytes: usize| format!("metric_tags {{ key: 'k' value: '{}' }}", "v".repeat(bytes - 1));
+    passes(&long(2048));
+    let refused =
+        "the metric_tags of model 'm' have 2049 bytes, at most 2048 are possible; shorten their names and values";
+    check(&long(2049), refused);
+    passes("metric_tags { key: 'Team_1' value: '\"}\\n' }");
+    check(
+        "metric_tags { key: 'x=\"1\"} 1\\nnv_inference_count{y' value: 'v' }",
+        "the metric_tags of model 'm' have the name 'x=\\\"1\\\"} 1\\nnv_inference_count{y', which Prometheus does not accept; use \
+         letters, digits and '_'",
+    );
 }

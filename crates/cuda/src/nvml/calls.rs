@@ -106,7 +106,7 @@ pub enum NvmlAbsent {
         /// The function it lacks.
         symbol: &'static str,
     },
-    /// The library is there and does not start.
+    /// The library was loaded, but it does not start.
     #[error("NVML does not start: {0}")]
     Refused(#[from] NvmlError),
 }

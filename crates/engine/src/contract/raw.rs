@@ -1,4 +1,4 @@
-//! Which tensor is a body that has no description of its tensors?
+//! Which tensor is the body of a request that does not describe its tensors?
 
 use nerite_config::raw_input;
 use nerite_memory::{Buffer, Reason, Slot};
@@ -7,7 +7,7 @@ use nerite_tensor::{DataType, Shape};
 
 use super::{Contract, Prefix};
 
-/// The model's one input, with `body` as its data: a batch of one, the one free dimension worked out from the size.
+/// The model's one input, with `body` as its data. The batch size is 1. A free dimension is computed from the size of the body.
 pub(super) fn input_of(request: Prefix<'_>, body: Buffer, contract: &Contract<'_>) -> Result<InferInput, Status> {
     let Contract { model, batch_max, inputs, .. } = *contract;
     let found = raw_input(model, batch_max, inputs, 1, body.len());

@@ -75,7 +75,7 @@ fn check_size(
     if input.datatype == DataType::Bytes {
         let expected = element_count(&input.shape).map_err(overflow)?;
         let checked = check_strings(input, expected, contract);
-        // If memory was lost during the check, the result of the check has no meaning.
+        // If memory was lost during the check, the result of the check is not reliable.
         if let Some(fault) = input.data.fault() {
             return Err(Status::invalid(fault));
         }

@@ -1,6 +1,6 @@
 //! How many strings does a request have, and what may they take?
 //!
-//! An empty string is four bytes of a request, and some 64 in a runtime. So the number is bounded, and the client is charged for it.
+//! An empty string takes four bytes in a request, and about 64 in a runtime. So the number is bounded, and the client is charged for it.
 
 use nerite_config::TensorSpec;
 use nerite_request::Status;
@@ -20,13 +20,13 @@ pub(super) fn string_bytes(inputs: &[Tensor], contract: &Contract<'_>) -> Result
     Ok(count.saturating_mul(STRING_BYTES))
 }
 
-/// The most strings that can be in an input: as many as its shape means, each with a length.
+/// The most strings that an input can have: as many as its shape declares, or as many lengths as fit into its data if those are fewer.
 fn count_max(input: &Tensor) -> usize {
     let declared = element_count(&input.shape).ok().and_then(|count| usize::try_from(count).ok());
     declared.unwrap_or(usize::MAX).min(input.data.len() / LENGTH_BYTES)
 }
 
-/// The strings of the model's inputs whose sizes its configuration gives.
+/// The number of strings in the inputs whose sizes the model's configuration fixes.
 fn configured(contract: &Contract<'_>) -> usize {
     let rows = usize::try_from(contract.batch_max.max(1)).unwrap_or(1);
     let of_spec = |spec: &TensorSpec| {
@@ -74,7 +74,7 @@ mod tests {
         const MOST: usize = STRINGS_MAX;
         check(&[strings(&[2, 3], 24)], &[-1], 0, Ok(6 * STRING_BYTES));
         check(&[strings(&[3], 24), strings(&[4], 16)], &[-1], 0, Ok(7 * STRING_BYTES));
-        // A shape without the bytes for it makes nothing.
+        // Strings that a shape declares and for which there are no bytes do not count.
         check(&[strings(&[1 << 40], 40)], &[-1], 0, Ok(10 * STRING_BYTES));
         check(&[strings(&[-1], 8)], &[-1], 0, Ok(2 * STRING_BYTES));
         check(&[strings(&[MOST as i64], 4 * MOST)], &[-1], 0, Ok(MOST * STRING_BYTES));

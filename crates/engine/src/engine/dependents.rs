@@ -1,13 +1,13 @@
 //! What happens to ensembles when a model that they are made of changes?
 //!
-//! As in Triton they are loaded anew: whether an ensemble is decoupled, and where its tensors may lie, follows from its parts. An ensemble that does not
-//! fit its parts any more takes no requests until it fits them again. The index says why.
+//! As in Triton, they are loaded anew, because whether an ensemble is decoupled, and where its tensors may lie, depends on its parts. An ensemble
+//! that does not fit its parts any more takes no requests until it fits them again. The index says why.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use nerite_backend::Coming;
+use nerite_backend::PendingVersions;
 use nerite_config::ModelConfig;
 use nerite_locks::Mutex;
 use nerite_repository::{Generation, ModelSource, phrase};
@@ -16,19 +16,20 @@ use nerite_request::setting::LoadOptions;
 
 use super::Engine;
 use super::parts::Reason;
+use super::step_counts::{Sources, check_steps};
 use crate::limits::MAKE_WAY_MAX;
 use crate::served::Served;
 
 /// What each ensemble was loaded from, by its identifier: those that are up, those that are being loaded, and those that do not fit their parts.
 #[derive(Default)]
 pub(super) struct Ensembles {
-    all: Mutex<BTreeMap<String, Arc<ModelSource>>>,
-    /// Models for whose changes ensembles were taken out of service.
+    all: Mutex<Sources>,
+    /// Models whose changes took ensembles out of service.
     made_way: Mutex<BTreeSet<String>>,
 }
 
 impl Ensembles {
-    /// Notes what a model is loaded from, before its parts are looked at. Returns the source that was noted before.
+    /// Notes what a model is loaded from, before its parts are checked. Returns the source that was noted before.
     fn put(&self, model: &str, source: Option<Arc<ModelSource>>) -> Option<Arc<ModelSource>> {
         let mut all = self.lock();
         match source {
@@ -58,12 +59,17 @@ impl Ensembles {
         users(&needs, model)
     }
 
+    /// Checks how many steps a request to an ensemble would start, with its parts as they are loaded now. Err: there are too many.
+    pub fn check_steps(&self, ensemble: &str) -> Result<(), String> {
+        check_steps(ensemble, &self.lock())
+    }
+
     /// Whether ensembles were taken out of service for this model since the last call.
     pub fn has_made_way(&self, model: &str) -> bool {
         self.made_way.lock().unwrap_or_else(PoisonError::into_inner).remove(model)
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<ModelSource>>> {
+    fn lock(&self) -> MutexGuard<'_, Sources> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -104,10 +110,10 @@ impl Engine {
         stay.iter().chain(loaded).map(|served| (served.version(), Arc::clone(served.config()))).collect()
     }
 
-    /// Takes the ensembles out of service that will not fit the versions that a model is about to have, and waits for a while until their requests have
-    /// ended. Otherwise these would fail in the middle until [`Engine::renew_users`] has looked at the ensembles.
+    /// Takes the ensembles out of service that will not fit the versions that a model is about to have, and waits for a while until their requests
+    /// have ended. Otherwise requests of these ensembles would fail halfway until [`Engine::renew_users`] has checked the ensembles.
     pub(super) fn make_way(self: &Arc<Self>, model: &str, versions: BTreeMap<i64, Arc<ModelConfig>>) {
-        let coming = Coming { model: model.to_owned(), versions };
+        let pending = PendingVersions { model: model.to_owned(), versions };
         let mut out: Vec<(String, String)> = Vec::new();
         for user in self.ensembles.users(model).into_iter().filter(|user| !self.served(user).is_empty()) {
             let Some(source) = self.ensembles.get(&user) else { continue };
@@ -116,17 +122,18 @@ impl Engine {
             let why = match lost {
                 Some(lost) => Some(phrase::needs_unloaded(&user, lost, "")),
                 None if needs.iter().any(|need| need == model) => {
-                    self.check_versions(&source, Some(coming.clone())).err()
+                    self.check_versions(&source, Some(pending.clone())).err()
                 }
                 None => None,
             };
+            let why = why.or_else(|| self.ensembles.check_steps(&user).err());
             out.extend(why.map(|why| (user, why)));
         }
         if out.is_empty() {
             return;
         }
         self.ensembles.made_way.lock().unwrap_or_else(PoisonError::into_inner).insert(model.to_owned());
-        // The log is written when they are looked at again.
+        // This is not logged here, but by [`Engine::renew_users`].
         let mut lifecycle = self.lifecycle();
         let retire: Vec<Generation> = out
             .iter()
@@ -141,21 +148,27 @@ impl Engine {
     }
 
     /// Loads the ensembles anew that are made of a model whose versions have changed.
-    pub(super) fn renew_users(self: &Arc<Self>, model: &str) {
+    /// `waiter` is the model whose load waits for this.
+    pub(super) fn renew_users(self: &Arc<Self>, model: &str, waiter: Option<&str>) {
         let mut changed = BTreeSet::from([model.to_owned()]);
         for user in self.ensembles.users(model) {
-            // One that was taken out of service before the model changed has changed as well.
-            if self.renew(&user, &changed) || self.served(&user).is_empty() {
+            // An ensemble that was taken out of service before the model changed counts as changed, too.
+            if self.renew(&user, &changed, waiter) || self.served(&user).is_empty() {
                 changed.insert(user);
             }
         }
     }
 
     /// Loads an ensemble anew if one of these models is a part of it. Returns whether other generations of it take requests now.
-    fn renew(self: &Arc<Self>, ensemble: &str, changed: &BTreeSet<String>) -> bool {
-        let _claim = self.one_per_model.claim(ensemble);
-        let _turn = self.semaphore.enter();
-        // A load that was under way has ended, and may have failed.
+    fn renew(self: &Arc<Self>, ensemble: &str, changed: &BTreeSet<String>, waiter: Option<&str>) -> bool {
+        let _turn = match self.queue.load(ensemble, None, waiter) {
+            Ok(turn) => turn,
+            Err(status) => {
+                log::error!("ensemble '{ensemble}' is not loaded anew: {status}");
+                return false;
+            }
+        };
+        // A load of the ensemble that was in progress has ended by now, and may have failed.
         let Some(source) = self.ensembles.get(ensemble) else { return false };
         if !source.needs().iter().any(|need| changed.contains(need)) {
             return false;

@@ -46,22 +46,22 @@ impl Infer for Engine {
         }
     }
 
-    fn load(&self, model: &str, options: LoadOptions, done: ModelsDone) {
+    fn load(&self, model: &str, options: LoadOptions, waiter: Option<&str>, done: ModelsDone) {
         match self.this.upgrade() {
-            Some(engine) => Engine::load(&engine, model, options, &Peer::Unknown, done),
+            Some(engine) => engine.load_awaited(model, options, &Peer::Unknown, waiter, done),
             None => done(Err(Status::unavailable("the server stops"))),
         }
     }
 
-    fn unload(&self, model: &str, dependents: bool, done: ModelsDone) {
+    fn unload(&self, model: &str, dependents: bool, waiter: Option<&str>, done: ModelsDone) {
         match self.this.upgrade() {
-            Some(engine) => Engine::unload(&engine, model, dependents, done),
+            Some(engine) => engine.unload_awaited(model, dependents, waiter, done),
             None => done(Err(Status::unavailable("the server stops"))),
         }
     }
 }
 
-/// Admits a request to the version that is found; to the next one if that ends at this moment.
+/// Admits a request to the version that `find` returns. If that version ends at this moment, `find` is called again.
 pub(super) fn admit(find: impl Fn() -> Result<Arc<Served>, Status>) -> Result<Admission, Status> {
     for _ in 0..ADMISSIONS_MAX {
         if let Some(admission) = Admission::to(&find()?) {

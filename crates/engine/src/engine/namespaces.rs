@@ -1,7 +1,8 @@
 //! Which model does a name mean, where models of several repositories may have it?
 //!
 //! With `--model-namespacing` the catalog and the lifecycle know models by their identifiers. A client gives a name. It means the one model of that
-//! name that was loaded. If several were, the request is refused, as by Triton. A client may give the identifier itself, which Triton's clients cannot.
+//! name that was loaded. If several were, the request is refused, as by Triton. A client may give the identifier itself, which Triton's clients
+//! cannot.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -52,6 +53,11 @@ impl Engine {
     /// Whether this names a repository and a model of it, as it may with `--model-namespacing`.
     pub fn is_identifier(&self, text: &str) -> bool {
         self.store.is_identifier(text)
+    }
+
+    /// Whether a repository has a directory for a model of this name. Reads the file system.
+    pub fn has_directory(&self, model: &str) -> bool {
+        self.store.has_directory(model)
     }
 
     /// Replaces the names by those of the lifecycle. Call this when the lifecycle has changed, with its lock held.

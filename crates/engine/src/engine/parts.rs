@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use nerite_backend::Coming;
+use nerite_backend::PendingVersions;
 use nerite_repository::{ModelSource, load_order, phrase};
-use nerite_request::Status;
 use nerite_request::setting::LoadOptions;
+use nerite_request::{Cancel, Peer, Status};
 
 use crate::catalog::Catalog;
 use crate::engine::Engine;
@@ -20,6 +20,12 @@ pub(crate) struct Reason {
     is_demand: bool,
     /// Whether it is loaded although its own files did not change.
     is_anew: bool,
+    /// The client that requested the load. `None` for the server itself.
+    peer: Option<Peer>,
+    /// The model whose load waits for this one.
+    waiter: Option<Arc<str>>,
+    /// Set when this client has gone.
+    gone: Cancel,
     /// Models whose loads were already tried for the same reason, successful or not. They are not tried again.
     tried: Arc<BTreeSet<String>>,
 }
@@ -30,9 +36,25 @@ impl Reason {
         Reason { tried, ..Reason::default() }
     }
 
-    /// A request needs the model.
-    pub(crate) fn demanded() -> Reason {
-        Reason { is_demand: true, ..Reason::default() }
+    /// A file that the model imported from outside its directory has changed. The loads of the models in `tried` were tried before.
+    pub(crate) fn changed_import(tried: Arc<BTreeSet<String>>) -> Reason {
+        Reason { is_anew: true, ..Reason::requested(tried) }
+    }
+
+    /// A client requests the load. `gone` is set when the client does not wait any more.
+    pub(crate) fn of_client(peer: &Peer, gone: Cancel) -> Reason {
+        Reason { peer: client(peer), gone, ..Reason::default() }
+    }
+
+    /// The same reason, for a load for which the load of the model `waiter` waits.
+    #[must_use]
+    pub(crate) fn waited_for_by(self, waiter: Option<&str>) -> Reason {
+        Reason { waiter: waiter.map(Arc::from), ..self }
+    }
+
+    /// A request of a client needs the model.
+    pub(crate) fn demanded(peer: &Peer) -> Reason {
+        Reason { is_demand: true, peer: client(peer), ..Reason::default() }
     }
 
     /// A model that it is made of has changed.
@@ -43,6 +65,26 @@ impl Reason {
     /// Whether it is loaded although its own files did not change.
     pub(crate) fn is_anew(&self) -> bool {
         self.is_anew
+    }
+
+    /// Whether it is loaded because a model that it is made of has changed.
+    pub(crate) fn is_changed_part(&self) -> bool {
+        self.is_anew && self.is_part
+    }
+
+    /// The client that requested the load.
+    pub(crate) fn peer(&self) -> Option<&Peer> {
+        self.peer.as_ref()
+    }
+
+    /// The model whose load waits for this one.
+    pub(crate) fn waiter(&self) -> Option<&str> {
+        self.waiter.as_deref()
+    }
+
+    /// The flag that is set when the client that requested the load has gone.
+    pub(crate) fn gone(&self) -> &Cancel {
+        &self.gone
     }
 
     /// Whether a request needs the model, or an ensemble that is made of it.
@@ -110,7 +152,7 @@ impl Engine {
         self.check_fit(source).map_err(|why| phrase::load_failed(&source.identifier, &why))
     }
 
-    /// As [`Engine::check_parts`], with the reason alone.
+    /// As [`Engine::check_parts`]. The error is the reason alone.
     pub(crate) fn check_fit(&self, source: &ModelSource) -> Result<(), String> {
         let (model, needs) = (&source.identifier, source.needs());
         if needs.is_empty() {
@@ -121,13 +163,15 @@ impl Engine {
             return Err(phrase::needs_unknown(model, &unknown));
         }
         self.check_needs(model, &needs)?;
+        self.check_steps(model)?;
         self.check_versions(source, None)
     }
 
-    /// Whether the versions of the models of an ensemble are there, and fit it; when `coming` has come, if there is one.
-    pub(crate) fn check_versions(&self, source: &ModelSource, coming: Option<Coming>) -> Result<(), String> {
-        let is_there = |need: &str, version: i64| match &coming {
-            Some(coming) if coming.model == need => coming.versions.contains_key(&version),
+    /// Checks that the model versions that the steps of an ensemble name take requests, and that the ensemble fits its models. `pending` replaces the
+    /// versions of its model, as if they were loaded already.
+    pub(crate) fn check_versions(&self, source: &ModelSource, pending: Option<PendingVersions>) -> Result<(), String> {
+        let is_there = |need: &str, version: i64| match &pending {
+            Some(pending) if pending.model == need => pending.versions.contains_key(&version),
             _ => self.find(need, Some(version)).is_ok(),
         };
         for step in source.config.ensemble_scheduling().map_or(&[][..], |ensemble| &ensemble.step) {
@@ -137,7 +181,7 @@ impl Engine {
                 return Err(phrase::needs_version(&source.identifier, &step.model_name, version));
             }
         }
-        self.check_models(source, coming).map_err(|status| status.message)
+        self.check_models(source, pending).map_err(|status| status.message)
     }
 
     /// The models to load at the start, in groups. The parts of an ensemble are in an earlier group than the ensemble.
@@ -148,10 +192,15 @@ impl Engine {
         };
         let order = load_order(&models.iter().map(needs).collect::<BTreeMap<_, _>>());
         let mut waves = order.waves;
-        // The load of each of them reports the cycle.
+        // The last group has the models that need each other. The load of each reports the cycle.
         waves.push(order.circular.into_iter().map(|(model, _)| model).collect());
         waves
     }
+}
+
+/// The client, unless a model requested the load.
+fn client(peer: &Peer) -> Option<Peer> {
+    Some(peer.clone()).filter(|peer| *peer != Peer::Unknown)
 }
 
 fn collect_parts(catalog: &Catalog, model: &str, parts: &mut BTreeSet<String>) {

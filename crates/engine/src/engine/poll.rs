@@ -1,44 +1,48 @@
 //! How are changes of the repositories followed, in control mode `poll`?
 //!
-//! The directories are compared with their last state soon after a file in them changed, and at an interval. New and changed models are loaded, removed
-//! ones are unloaded. A load that failed is tried again once the model's files change.
+//! The directories, and the files that models imported from elsewhere, are compared with their last state soon after one of them changed, and at an
+//! interval. New and changed models are loaded, removed ones are unloaded. A load that failed is tried again once the model's files change.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nerite_backend::ImportedState;
 use nerite_locks::Mutex;
 use nerite_repository::{Changed, Coverage, Fingerprint, RepositoryWatch, Store};
 use nerite_request::setting::LoadOptions;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
+use super::imports::Imports;
 use super::parts::Reason;
 use super::{Engine, spawn};
 
-/// How long nothing must have changed before the repositories are looked at. A file that is being copied is written to more often than that.
+/// After a change, the repositories are looked at as soon as nothing has changed for this time. A file that is being copied is written to at shorter
+/// intervals.
 const QUIET: Duration = Duration::from_millis(200);
 /// How often changes are taken from the kernel while files are written to.
-const BREATHER: Duration = Duration::from_millis(50);
-/// Looks that follow changes take at most one part in this many of a core, because a model may write to its own directory all the time.
+const EVENTS_PAUSE: Duration = Duration::from_millis(50);
+/// Looks that follow from changes use at most 1/`LOOK_SHARE` of the time of one core, because a model may write to its own directory all the time.
 const LOOK_SHARE: u32 = 10;
 
-/// Ends the thread that polls.
+/// What ends the thread that polls, and the state of [`Engine::poll_now`].
 #[derive(Debug, Default)]
 pub(crate) struct PollStop {
     /// An eventfd that becomes readable when the thread is to end. Absent until there is a thread.
-    bell: OnceLock<OwnedFd>,
+    stop_event: OnceLock<OwnedFd>,
     /// What the last look by [`Engine::poll_now`] found.
     seen: Mutex<Seen>,
 }
 
 impl PollStop {
     pub(crate) fn stop(&self) {
-        if let Some(bell) = self.bell.get() {
+        if let Some(stop_event) = self.stop_event.get() {
             // It fails only if the counter is full, and then the descriptor is readable already.
-            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(stop_event, &1u64.to_ne_bytes());
         }
     }
 }
@@ -53,12 +57,13 @@ struct Look {
     loaded: Duration,
 }
 
-/// A change since the last look.
+/// The changes since the last look.
 #[derive(Clone, Copy, Debug)]
 struct Change {
-    /// When the last one was seen.
+    /// When the newest one was seen.
     seen: Instant,
-    /// Whether all of them were seen while models were loaded. A model may write to its own directory when it is loaded, so such changes count less.
+    /// Whether all changes were seen while models were being loaded. A model may write to its own directory during its load, so such changes count
+    /// less.
     is_of_load: bool,
 }
 
@@ -71,13 +76,19 @@ fn next_look(last: Look, change: Option<Change>, interval: Duration) -> Instant 
     regular.min(rested.max(seen + QUIET))
 }
 
-/// The watch of the repositories, as far as this system has one.
+/// Follows changes of the files of repositories by inotify, if the system gives an instance.
 #[derive(Debug)]
 pub struct FileChanges {
     /// Absent if the system does not give one.
     watch: Option<RepositoryWatch>,
     store: Store,
-    /// Whether the log has been told that some folders are not watched.
+    /// The files that models imported from elsewhere.
+    imported: BTreeSet<PathBuf>,
+    /// Whether `imported` has changed since the last look. A file may have changed before it was watched, so another look follows.
+    has_new_imports: bool,
+    /// Models for which it was logged that they imported more files than are followed.
+    unfollowed: BTreeSet<String>,
+    /// Whether it was logged that some folders are not watched.
     is_limit_logged: bool,
     /// New folders are not watched before this time, so that their walks take at most a tenth of one core.
     follow_after: Instant,
@@ -95,6 +106,9 @@ impl FileChanges {
         let mut changes = FileChanges {
             watch: watch.ok(),
             store: store.clone(),
+            imported: BTreeSet::new(),
+            has_new_imports: false,
+            unfollowed: BTreeSet::new(),
             is_limit_logged: false,
             follow_after: Instant::now(),
         };
@@ -102,24 +116,46 @@ impl FileChanges {
         changes
     }
 
-    /// Watches the folders that there are now.
+    /// Watches the folders that exist now.
     fn follow(&mut self) {
         let Some(watch) = &mut self.watch else { return };
         let began = Instant::now();
-        let coverage = watch.follow(&self.store);
+        let coverage = watch.follow(&self.store, &self.imported);
         self.follow_after = Instant::now() + began.elapsed().saturating_mul(LOOK_SHARE - 1);
         if let Coverage::Some { watched } = coverage
             && !std::mem::replace(&mut self.is_limit_logged, true)
         {
             log::warn!(
-                "changes in {watched} folders of the repositories are seen at once, and in the others at each interval; raise \
-                 fs.inotify.max_user_watches, or give the repositories fewer than {} folders",
-                nerite_repository::limits::WATCHED_FOLDERS_MAX
+                "changes in {watched} folders of the repositories and of imported files are seen at once, and in the others at each interval; raise \
+                 fs.inotify.max_user_watches, give the repositories fewer than {} folders, or import from at most {} others",
+                nerite_repository::limits::WATCHED_FOLDERS_MAX,
+                nerite_repository::limits::IMPORTED_FOLDERS_MAX
             );
         }
     }
 
-    /// Takes the changes since the last call. New folders are watched at once: a model that is being copied is still written to in them.
+    /// Also watches the files that models imported.
+    fn follow_imports(&mut self, imports: Imports) {
+        self.unfollowed.retain(|model| imports.unfollowed.contains_key(model));
+        for (model, count) in imports.unfollowed {
+            if self.unfollowed.insert(model.clone()) {
+                log::warn!(
+                    "{count} files that model '{model}' imported are not followed: if they change, it is not loaded again; at most {} files are followed, \
+                     with paths of at most {} bytes",
+                    nerite_backend::limits::IMPORTED_FILES_MAX,
+                    nerite_backend::limits::IMPORTED_PATH_BYTES_MAX
+                );
+            }
+        }
+        if self.imported != imports.files {
+            self.imported = imports.files;
+            self.has_new_imports = true;
+            self.follow();
+        }
+    }
+
+    /// Takes the changes since the last call. Returns whether there were any. New folders are watched at once, because a model that is being copied
+    /// is still written to them.
     fn take(&mut self) -> bool {
         let changed = self.watch.as_ref().map_or(Changed::Nothing, RepositoryWatch::take_changes);
         if changed == Changed::Folders && Instant::now() >= self.follow_after {
@@ -129,58 +165,101 @@ impl FileChanges {
     }
 
     /// Waits until the repositories are to be looked at. Returns whether the thread is to end instead.
-    fn wait(&mut self, bell: &OwnedFd, last: Look, interval: Duration) -> bool {
-        let mut change = self.take().then_some(Change { seen: last.ended, is_of_load: true });
+    fn wait(&mut self, stop_event: &OwnedFd, last: Look, interval: Duration) -> bool {
+        let has_changed = self.take() | std::mem::take(&mut self.has_new_imports);
+        let mut change = has_changed.then_some(Change { seen: last.ended, is_of_load: true });
+        // The time at which events were last read that are no changes. Other files in the folder of an imported file may be written to all the time.
+        let mut last_ignored: Option<Instant> = None;
         loop {
             let now = Instant::now();
             let left = next_look(last, change, interval).saturating_duration_since(now);
             if left.is_zero() {
                 return false;
             }
-            // While files are written to, each wait has its time, so that a copy does not wake the thread for each of its pieces.
-            let is_fresh = change.is_some_and(|change| now.duration_since(change.seen) < BREATHER);
-            let (left, watch) = if is_fresh { (left.min(BREATHER), None) } else { (left, self.watch.as_ref()) };
-            if ready(bell, watch, left) {
+            // While files are written to, each wait takes a fixed time. So a long copy does not wake the thread for each write.
+            let last_seen = change.map(|change| change.seen).max(last_ignored);
+            let is_fresh = last_seen.is_some_and(|seen| now.duration_since(seen) < EVENTS_PAUSE);
+            let (left, watch) = if is_fresh { (left.min(EVENTS_PAUSE), None) } else { (left, self.watch.as_ref()) };
+            let is_watched = watch.is_some();
+            if ready(stop_event, watch, left) {
                 return true;
             }
             if self.take() {
                 change = Some(Change { seen: Instant::now(), is_of_load: false });
+            } else if is_watched {
+                last_ignored = Some(Instant::now());
             }
         }
     }
 }
 
-/// Waits until the bell rings, something changes, or the time is over. Returns whether the bell rang.
-fn ready(bell: &OwnedFd, watch: Option<&RepositoryWatch>, left: Duration) -> bool {
+/// Waits until the stop is signalled, something changes, or the time is over. Returns whether the stop was signalled.
+fn ready(stop_event: &OwnedFd, watch: Option<&RepositoryWatch>, left: Duration) -> bool {
     let timeout = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: i64::from(i32::MAX), tv_nsec: 0 });
-    let mut fds = vec![PollFd::new(bell, PollFlags::IN)];
+    let mut fds = vec![PollFd::new(stop_event, PollFlags::IN)];
     fds.extend(watch.map(|watch| PollFd::from_borrowed_fd(watch.as_fd(), PollFlags::IN)));
     if poll(&mut fds, Some(&timeout)).is_err() {
-        // The system has no memory for it, or a signal came.
+        // The system had no memory for the call, or a signal interrupted it.
         #[expect(clippy::disallowed_methods, reason = "this thread serves no connection")]
-        thread::sleep(left.min(BREATHER));
+        thread::sleep(left.min(EVENTS_PAUSE));
     }
-    fds.first().is_some_and(|bell| !bell.revents().is_empty())
+    fds.first().is_some_and(|stop_event| !stop_event.revents().is_empty())
 }
 
-/// The state of each model's files when its load was last tried; `None` if they could not be read.
-type Seen = HashMap<String, Option<Fingerprint>>;
+/// The state of each model's files when its load was last tried.
+type Seen = HashMap<String, SeenFiles>;
+
+#[derive(Debug)]
+struct SeenFiles {
+    /// The files in its directory; `None` if they could not be read.
+    own: Option<Fingerprint>,
+    /// The files that it imported from elsewhere, as [`ImportedState::hash`].
+    imported: u64,
+}
+
+/// The files of a model that changed since its load was last tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FilesChanged {
+    No,
+    /// Files in its directory only.
+    Own,
+    /// Files that it imported from elsewhere. All versions are to be loaded, because the files in its directory may be the same.
+    Imported,
+}
+
+/// Which files of a model changed. `imports` is the present state of what the served versions imported.
+fn files_changed(last: Option<&SeenFiles>, now: &SeenFiles, imports: ImportedState) -> FilesChanged {
+    // Imported files are not tried again in the state in which a load was tried.
+    let is_tried = last.is_some_and(|last| last.imported == now.imported);
+    if imports.is_changed && !is_tried {
+        FilesChanged::Imported
+    } else if last.is_none_or(|last| last.own != now.own) {
+        FilesChanged::Own
+    } else {
+        FilesChanged::No
+    }
+}
 
 impl Engine {
     /// Looks at the repositories after each of their `changes` and at this interval, on a new thread, until the engine stops.
     pub fn poll_every(self: &Arc<Self>, interval: Duration, mut changes: FileChanges) -> io::Result<()> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let stop_event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (engine, stop) = (Arc::downgrade(self), Arc::clone(&self.poll_stop));
-        stop.bell.set(bell).map_err(|_| io::Error::other("the repositories are polled already"))?;
+        stop.stop_event.set(stop_event).map_err(|_| io::Error::other("the repositories are polled already"))?;
         spawn("nerite-poll", move || {
-            let Some(bell) = stop.bell.get() else { return };
+            let Some(stop_event) = stop.stop_event.get() else { return };
             let mut seen = Seen::new();
             let mut last = Look { ended: Instant::now(), looked: Duration::ZERO, loaded: Duration::ZERO };
-            while !changes.wait(bell, last, interval) {
+            match engine.upgrade() {
+                Some(engine) => changes.follow_imports(engine.imports()),
+                None => return,
+            }
+            while !changes.wait(stop_event, last, interval) {
                 let Some(engine) = engine.upgrade() else { return };
                 let began = Instant::now();
                 changes.follow();
                 let looked = engine.poll_once(&mut seen).saturating_duration_since(began);
+                changes.follow_imports(engine.imports());
                 last = Look { ended: Instant::now(), looked, loaded: began.elapsed().saturating_sub(looked) };
             }
         })
@@ -203,21 +282,28 @@ impl Engine {
         };
         let gone = self.lifecycle().vanished(&listing);
         for model in &gone {
-            if let Err(error) = self.unload_now(model, false) {
+            if let Err(error) = self.unload_now(model, false, None) {
                 log::error!("{}", error.message);
             }
         }
         seen.retain(|model, _| listing.places(model).len() == 1);
         let (mut changed, mut ensembles) = (Vec::new(), Vec::new());
+        let mut anew = BTreeSet::new();
         for (model, _) in listing.models().filter(|(_, places)| places.len() == 1) {
             let source = self.store().read(model, &LoadOptions::default());
+            let imports = self.imports_state(model);
             let fingerprint = source.as_ref().ok().map(|source| source.fingerprint.clone());
             if source.as_ref().is_ok_and(|source| !source.needs().is_empty()) {
                 ensembles.push(model.to_owned());
             }
-            if seen.get(model) != Some(&fingerprint) {
-                seen.insert(model.to_owned(), fingerprint);
+            let now = SeenFiles { own: fingerprint, imported: imports.hash };
+            let change = files_changed(seen.get(model), &now, imports);
+            seen.insert(model.to_owned(), now);
+            if change != FilesChanged::No {
                 changed.push(model.to_owned());
+            }
+            if change == FilesChanged::Imported {
+                anew.insert(model.to_owned());
             }
         }
         let looked = Instant::now();
@@ -230,7 +316,9 @@ impl Engine {
         changed.dedup();
         let tried = Arc::new(changed.iter().cloned().collect());
         for wave in self.waves(&changed) {
-            self.load_wave(&wave, &Reason::requested(Arc::clone(&tried)));
+            let (anew, others): (Vec<_>, Vec<_>) = wave.into_iter().partition(|model| anew.contains(model));
+            self.load_wave(&others, &Reason::requested(Arc::clone(&tried)));
+            self.load_wave(&anew, &Reason::changed_import(Arc::clone(&tried)));
         }
         looked
     }
@@ -251,7 +339,7 @@ mod tests {
             (at(10), at(0), None, 15_000),
             (at(10), at(0), Some(1_000), 1_200),
             (at(10), at(0), Some(0), 200),
-            // A change that comes again and again moves the look, but not beyond the interval.
+            // Repeated changes delay the look, but not beyond the interval.
             (at(10), at(0), Some(14_700), 14_900),
             (at(10), at(0), Some(14_900), 15_000),
             // A look that took a second is followed by nine without one.
@@ -275,6 +363,31 @@ mod tests {
             let change = Some(Change { seen: ended, is_of_load: true });
             let next = next_look(Look { ended, looked: at(10), loaded }, change, at(15_000));
             assert_eq!(next - ended, expected, "{loaded:?}");
+        }
+    }
+
+    #[test]
+    fn changed_imports_load_a_model_once() {
+        let own = |shared| Some(Fingerprint { shared, ..Fingerprint::default() });
+        let seen = |shared, imported| SeenFiles { own: own(shared), imported };
+        #[rustfmt::skip]
+        let cases = [
+            // the last look, its own files now, the imported files now, whether these differ from those that were imported
+            (None,             1, 5, false, FilesChanged::Own),
+            (None,             1, 5, true,  FilesChanged::Imported),
+            (Some(seen(1, 5)), 1, 5, false, FilesChanged::No),
+            (Some(seen(1, 5)), 2, 5, false, FilesChanged::Own),
+            (Some(seen(1, 5)), 1, 6, true,  FilesChanged::Imported),
+            (Some(seen(1, 5)), 2, 6, true,  FilesChanged::Imported),
+            // Other files are imported since the last load.
+            (Some(seen(1, 5)), 1, 6, false, FilesChanged::No),
+            // The load of this state failed.
+            (Some(seen(1, 6)), 1, 6, true,  FilesChanged::No),
+            (Some(seen(1, 6)), 2, 6, true,  FilesChanged::Own),
+        ];
+        for (last, shared, hash, is_changed, expected) in cases {
+            let found = files_changed(last.as_ref(), &seen(shared, hash), ImportedState { hash, is_changed });
+            assert_eq!(found, expected, "{last:?}, {shared}, {hash}, {is_changed}");
         }
     }
 }

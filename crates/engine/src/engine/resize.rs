@@ -12,11 +12,17 @@ use crate::catalog::Catalog;
 use crate::limits::CHANGED_LOADS_MAX;
 
 impl Engine {
-    /// Gives generations that stay loaded the instances that their model's configuration asks for now. They serve requests meanwhile.
-    pub(super) fn resize(&self, source: &ModelSource, generations: &[Generation]) -> Result<(), Status> {
+    /// Gives generations that stay loaded the instances that their model's configuration has now. They serve requests meanwhile.
+    pub(super) fn resize(
+        &self,
+        source: &ModelSource,
+        generations: &[Generation],
+        reason: &Reason,
+    ) -> Result<(), Status> {
         for generation in generations {
             let Some(served) = self.generation(generation) else { continue };
-            let resized = self.loader.resize(&served, &source.config).inspect_err(|error| {
+            let progress = self.load_begins(source, generation.version, reason);
+            let resized = self.loader.resize(&served, &source.config, &progress).inspect_err(|error| {
                 let model = &source.model;
                 log::error!("failed to change the instances of '{model}' version {}: {error}", generation.version);
             })?;
@@ -52,7 +58,10 @@ impl Engine {
 
     fn is_current(&self, source: &ModelSource) -> bool {
         let now = self.store().read(&source.identifier, &LoadOptions::default());
-        now.is_ok_and(|now| now.fingerprint == source.fingerprint)
+        let states_count = self.loader.leaves_files_unchanged(source);
+        now.is_ok_and(|now| {
+            now.fingerprint == source.fingerprint && (!states_count || now.file_states == source.file_states)
+        })
     }
 
     /// Loads a model from its files. If they change meanwhile, it is loaded again, a limited number of times.
@@ -76,7 +85,7 @@ impl Engine {
 }
 
 /// Whether a load takes the model's files as they are now. A configuration that came with a request replaces them. An ensemble that is loaded again
-/// because a part of it changed keeps the configuration that it has: nobody asked for later edits.
+/// because a part of it changed keeps the configuration that it has, because a load of later edits was not requested.
 fn is_of_files(source: &ModelSource, reason: &Reason) -> bool {
-    !source.overridden && !reason.is_anew()
+    !source.overridden && !reason.is_changed_part()
 }

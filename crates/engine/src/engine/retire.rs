@@ -4,6 +4,7 @@
 //! requests still need it.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,8 +14,10 @@ use nerite_repository::Generation;
 use crate::engine::{Engine, spawn};
 use crate::served::Served;
 
-/// The interval at which the log says who is waited for.
+/// The interval at which it is logged which versions are waited for.
 const LOG_EVERY: Duration = Duration::from_secs(1);
+/// The most versions that are logged each time.
+const LOGGED_MAX: usize = 10;
 
 /// The versions that are ending, each with the names of the models that it is made of.
 #[derive(Debug, Default)]
@@ -24,21 +27,27 @@ pub(crate) struct Retiring {
 }
 
 impl Retiring {
-    /// Waits for the last of them, at most until `deadline`. Returns whether all ended in time. Logs every second how
-    /// many models are left, in Triton's words.
-    pub(crate) fn wait_for_all(&self, deadline: Instant) -> bool {
+    /// Waits until all of them have ended, at most until `deadline`. Returns whether all ended in time. Logs every second how many models are left,
+    /// in Triton's words, and from the second time on calls `log_who`.
+    fn wait_for_all(&self, deadline: Instant, log_who: impl Fn()) -> bool {
         let mut waiting = self.lock();
-        let mut log_at = Instant::now();
+        let begun = Instant::now();
+        let mut log_at = begun;
         loop {
             let now = Instant::now();
             let left = deadline.saturating_duration_since(now);
             if waiting.is_empty() || now >= log_at {
-                // No calls are left: the listeners were closed before.
+                // No other requests are in flight, because the listeners were closed before.
                 log::info!(
                     "Timeout {}: Found {} live models and 0 in-flight non-inference requests",
                     left.as_secs_f64().ceil(),
                     models(&waiting)
                 );
+                if log_at > begun && !waiting.is_empty() {
+                    drop(waiting);
+                    log_who();
+                    waiting = self.lock();
+                }
                 log_at = now + LOG_EVERY;
             }
             if waiting.is_empty() || left.is_zero() {
@@ -89,7 +98,56 @@ fn models(versions: &HashMap<Generation, Vec<String>>) -> usize {
     versions.keys().map(|generation| &generation.model).collect::<HashSet<_>>().len()
 }
 
+/// A version of a model that has not ended yet.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unended {
+    /// The name of the model.
+    pub model: String,
+    /// The version.
+    pub version: i64,
+    /// Its requests in flight. If it has none, its instances are ending.
+    pub in_flight: usize,
+}
+
+impl fmt::Display for Unended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Unended { model, version, in_flight } = self;
+        write!(f, "'{model}' (version {version}) ")?;
+        match in_flight {
+            0 => f.write_str("whose instances have not ended"),
+            count => write!(f, "with {count} in-flight inferences"),
+        }
+    }
+}
+
 impl Engine {
+    /// Waits for the versions that are ending, at most until `deadline`. Returns whether all ended in time.
+    pub(crate) fn wait_for_retired(&self, deadline: Instant) -> bool {
+        self.retiring.wait_for_all(deadline, || {
+            for one in self.unended().iter().take(LOGGED_MAX) {
+                log::info!("waiting for model {one}");
+            }
+        })
+    }
+
+    /// The versions that the server waits for when it stops: those that are ending, and those that have requests in flight.
+    pub fn unended(&self) -> Vec<Unended> {
+        let retiring: Vec<Generation> = self.retiring.lock().keys().cloned().collect();
+        let of = |generation: Generation| {
+            let in_flight = self.generation(&generation).map_or(0, |served| served.in_flight());
+            Unended { model: generation.model.to_string(), version: generation.version, in_flight }
+        };
+        let busy = self.in_flight().into_iter().map(|(served, in_flight)| Unended {
+            model: served.name().to_owned(),
+            version: served.version(),
+            in_flight,
+        });
+        let mut all: Vec<Unended> = retiring.into_iter().map(of).chain(busy).collect();
+        all.sort();
+        all.dedup_by(|one, other| (&one.model, one.version) == (&other.model, other.version));
+        all
+    }
+
     /// The versions that have requests in flight, with their numbers, those that are ending included.
     pub fn in_flight(&self) -> Vec<(Arc<Served>, usize)> {
         let generations = self.generations();
@@ -107,7 +165,7 @@ impl Engine {
             (generation, needs)
         });
         let ordered = users_first(with_needs.collect());
-        // All of them are noted before the first one ends.
+        // All of them are noted before the first one ends, so that each waits for those that are made of it.
         for (generation, needs) in &ordered {
             self.retiring.begin(generation, needs.clone());
         }
@@ -150,7 +208,7 @@ fn is_among(needs: &[String], generation: &Generation) -> bool {
     needs.iter().any(|need| **need == *generation.model)
 }
 
-/// The same versions, each after all that are made of it. A single thread could end them in this order.
+/// The same versions, each after all that are made of it. So even a single thread can end them in this order.
 fn users_first(list: Vec<(Generation, Vec<String>)>) -> Vec<(Generation, Vec<String>)> {
     let (mut ensembles, plain): (Vec<_>, Vec<_>) = list.into_iter().partition(|(_, needs)| !needs.is_empty());
     let mut ordered = Vec::with_capacity(ensembles.len() + plain.len());

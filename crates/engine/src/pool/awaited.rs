@@ -21,7 +21,7 @@ use crate::watch::{Waiter, Watch, watch, watch_here};
 
 /// An instance, and how front threads wait for it.
 pub(super) struct WatchedInstance {
-    // Dropped first: no thread waits for an instance that ends.
+    // This field is dropped first, so that no thread waits for an instance that ends.
     waiter: Option<Arc<dyn Waiter>>,
     instance: Box<dyn Instance>,
 }
@@ -75,7 +75,7 @@ impl Drop for Begun {
 }
 
 impl Shared {
-    /// Makes a run that was begun continue when its instance is ready: on a front thread, if there is a `watch`.
+    /// Makes a run that was begun continue when its instance is ready: on a front thread if there is a `watch`, otherwise on a worker.
     pub(super) fn leave(self: &Arc<Self>, mut run: Run, watch: Option<&'static dyn Watch>) {
         let awaited = run.instance.awaited().zip(watch.map(|watch| run.instance.waiter(watch)));
         let begun = Begun { shared: Arc::clone(self), run: Some(run) };
@@ -89,7 +89,8 @@ impl Shared {
         run.begun.is_none() && self.cores.is_none() && self.quickness.is_small(run.size) && watch().is_some()
     }
 
-    /// Begins a run that [`Shared::may_leave`], and leaves it. If it is done at once, its instance and its answers are returned.
+    /// Begins a run for which [`Shared::may_leave`] is true, and leaves the rest to a front thread. If the run is done at once, its instance and its
+    /// answers are returned.
     pub(super) fn begin_and_leave(self: &Arc<Self>, run: Run) -> Option<(Run, Answers)> {
         let (run, answers) = self.begin(run, Duration::ZERO);
         if run.begun.is_none() {
@@ -100,11 +101,11 @@ impl Shared {
         None
     }
 
-    /// Takes over what a run has made. Returns the next one if this thread may begin it.
+    /// Takes over the output of a run. Returns the next run if this thread may begin it.
     fn take_over(self: &Arc<Self>, run: Run, start: u64) -> Option<Run> {
         let Run { at, mut instance, size, flow, .. } = run;
         let (is_done, outbox) = Outbox::around(|| self.catching(|| instance.go_on()).unwrap_or(true));
-        let answers = Answers { outbox, size, ns: is_done.then(|| now_ns().saturating_sub(start)) };
+        let answers = Answers { outbox, size, ns: is_done.then(|| now_ns().saturating_sub(start)), flow: flow.clone() };
         let run = Run { at, instance, jobs: Jobs::new(), size, flow, begun: (!is_done).then_some(start) };
         if is_done {
             return self.give_back_here(run, answers, self.cores.is_none());

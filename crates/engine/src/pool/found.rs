@@ -51,7 +51,7 @@ impl Line {
         self.found.len()
     }
 
-    /// Gives turns to the found ones that come before the job with this number, which starts now.
+    /// The job with this number starts now. Gives turns to the jobs with found responses that were submitted before it.
     fn starts(&mut self, number: u64, order: &ResponseOrder) {
         self.waiting.remove(&number);
         while self.found.front().is_some_and(|found| found.number <= number) {
@@ -59,7 +59,7 @@ impl Line {
         }
     }
 
-    /// Gives turns to the found ones before which no job waits.
+    /// Gives turns to the jobs with found responses before which no job waits to run.
     fn settle(&mut self, order: &ResponseOrder) {
         let oldest = self.waiting.first().copied();
         let is_next = |found: &Found| oldest.is_none_or(|oldest| found.number <= oldest);
@@ -125,8 +125,8 @@ impl State {
 }
 
 impl Shared {
-    /// Answers jobs whose responses were found. `answers_may_wait` as in [`State`]: then another thread does it, which may wait. Such jobs are few, because no
-    /// more of them come to wait then.
+    /// Answers jobs whose responses were found. If `answers_may_wait` (see [`State`]), another thread does it, which may wait. Such jobs are few,
+    /// because no further ones are queued then.
     pub(super) fn answer_due(self: &Arc<Self>, due: Vec<(Job, Answer)>, answers_may_wait: bool) {
         if due.is_empty() {
             return;

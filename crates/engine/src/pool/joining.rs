@@ -1,8 +1,8 @@
-//! Which jobs may share a batch, and who asks the model's strategy?
+//! Which jobs may share a batch, and which thread calls the model's strategy?
 //!
-//! The configuration's rules are asked under the lock of the pool. A strategy is a library's code: a worker asks it, without that lock. A question only
-//! comes up while an instance is idle, so a worker is free for it as well. A strategy that hangs stops the batches of its model, and nothing else:
-//! requests come, are cancelled and are rejected at their deadlines meanwhile.
+//! The configuration's rules are applied under the lock of the pool. A strategy is code of a library, so a worker calls it without that lock. A
+//! question arises only while an instance is idle, so a worker is free for it. If a strategy hangs, only the batches of its model stop. Requests are
+//! still queued, cancelled, and rejected at their deadlines.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -20,13 +20,13 @@ pub(super) struct JoinRules {
 
 impl JoinRule<Queued> for JoinRules {
     fn may_join(&mut self, batch: &[&Queued], next: &Queued) -> bool {
-        // As in Triton, a strategy is not asked about a request whose shapes do not fit.
+        // As in Triton, a strategy is not called for a request whose shapes do not fit.
         batch.first().is_none_or(|head| self.arrivals.may_join(&head.job, &next.job))
     }
 }
 
 impl State {
-    /// The next question to the strategy, to be asked without the lock.
+    /// The next question to the strategy. Call the strategy without the lock.
     pub(super) fn take_question(&mut self) -> Option<Question<WaitingRequest>> {
         Some(match self.driver.next_question()? {
             Question::Begins(first) => Question::Begins(WaitingRequest::of(&first.job)),
@@ -42,7 +42,7 @@ impl State {
 }
 
 impl Shared {
-    /// Asks the strategy. One that panics lets nothing join.
+    /// Passes the question to the strategy. If the strategy panics, the request does not join.
     pub(super) fn consult_strategy(&self, question: Question<WaitingRequest>) -> bool {
         let mut strategy = self.strategy.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(strategy) = &mut *strategy else { return true };
@@ -60,14 +60,14 @@ impl Shared {
         answer.unwrap_or(false)
     }
 
-    /// A worker passes the answer on. Takes the lock again when the work that followed is done.
+    /// Reports a strategy's answer to the scheduler, on a worker, and does the work that follows from it. Returns with the lock held.
     pub(super) fn pass_answer(self: &Arc<Self>, says: bool) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         state.driver.answered(says, now_us());
         let mut work = Work::default();
         while let Some(run) = state.next_run() {
             state.ready.push_back(run);
-            // This worker takes the first run, unless it has to ask again for another batch.
+            // This worker takes the first run, unless it has to call the strategy again for another batch.
             if state.ready.len() > 1 || state.driver.has_urgent_question() {
                 work.workers += self.wake_worker(&mut state);
             }

@@ -1,8 +1,8 @@
 //! What happens to a run whose instance shares resources with others?
 //!
-//! The scheduler decides it as any other run. Then it waits until its instance has the resources. Meanwhile no other instance of the model is granted
-//! to the scheduler, so requests gather in the queue, and later batches are as full as they can be. The timeouts of the queue hold for the requests
-//! of the run as well: one that has waited too long is rejected here.
+//! The scheduler decides on such a run as on any other. The run then waits until its instance has the resources. Meanwhile no other instance of the
+//! model that needs one of them is granted to the scheduler, so requests gather in the queue. There clients take turns, and later batches are as full
+//! as they can be. The timeouts of the queue apply to the requests of the run as well: a request that has waited too long is rejected here.
 
 use std::sync::Arc;
 
@@ -55,11 +55,16 @@ impl Limited {
 
     /// Whether an idle instance may be granted to the scheduler now. If not, it is withheld.
     pub fn may_grant(&mut self, at: InstanceId) -> bool {
-        if self.staged.is_empty() {
-            return true;
+        let may_grant = !self.competes(at);
+        if !may_grant {
+            self.withheld.push(at);
         }
-        self.withheld.push(at);
-        false
+        may_grant
+    }
+
+    /// Whether a run waits for a resource that this instance needs.
+    fn competes(&self, at: InstanceId) -> bool {
+        self.staged.iter().any(|run| self.claims.compete(run.at, at))
     }
 
     /// The earliest time at which one of the waiting jobs has waited too long.
@@ -85,9 +90,10 @@ impl Limited {
         (gone, over)
     }
 
-    /// The withheld instances, if no run waits any more.
-    fn take_free(&mut self) -> Vec<InstanceId> {
-        if self.staged.is_empty() { std::mem::take(&mut self.withheld) } else { Vec::new() }
+    /// A withheld instance that may be granted to the scheduler, because no run waits any more for a resource that it needs.
+    pub fn next_withheld(&mut self) -> Option<InstanceId> {
+        let place = self.withheld.iter().position(|at| !self.competes(*at))?;
+        Some(self.withheld.swap_remove(place))
     }
 
     /// Requests that wait for resources.
@@ -102,12 +108,13 @@ impl Limited {
 }
 
 impl State {
-    /// Takes the jobs whose clients have gone from the runs that wait for resources. The instance of a run without jobs becomes idle.
+    /// Removes the jobs whose clients have gone, and that do not run on, from the runs that wait for resources. Returns these jobs. The instance of a
+    /// run without jobs becomes idle.
     pub(super) fn take_cancelled(&mut self) -> Vec<Job> {
-        self.take_out(Job::is_cancelled)
+        self.take_out(|job| job.is_cancelled() && !job.outlasts_client())
     }
 
-    /// Takes the jobs that have waited too long from the runs that wait for resources.
+    /// Removes the jobs that have waited too long from the runs that wait for resources. Returns these jobs.
     pub(super) fn take_late(&mut self, now_us: u64) -> Vec<Job> {
         let Some(arrivals) = self.limited.as_ref().map(|limited| Arc::clone(&limited.arrivals)) else {
             return Vec::new();
@@ -115,20 +122,27 @@ impl State {
         self.take_out(|job| arrivals.rejected_at_us(job).is_some_and(|at_us| at_us <= now_us))
     }
 
+    /// Call this when a run waits for resources. Idle instances that need them must not take more requests out of the queue.
+    pub(super) fn withhold_idle(&mut self) {
+        let Some(limited) = &mut self.limited else { return };
+        let now_us = now_us();
+        for at in (0..self.instances.len()).map(InstanceId) {
+            if limited.competes(at) && self.driver.withdraw(at, now_us) {
+                limited.withheld.push(at);
+            }
+        }
+    }
+
     fn take_out(&mut self, is_out: impl Fn(&Job) -> bool) -> Vec<Job> {
         let Some(limited) = &mut self.limited else { return Vec::new() };
         let (gone, runs) = limited.take_out(is_out);
-        let free = limited.take_free();
-        for at in free {
-            self.driver.grant(at, now_us());
-        }
         for run in runs {
             self.give_back(run.at, run.instance);
         }
         gone
     }
 
-    /// Makes the run of an instance that has its resources ready. Withheld instances are granted to the scheduler.
+    /// Makes the run of an instance that has its resources ready. Call [`State::next_run`] then.
     fn unstage(&mut self, at: InstanceId) -> bool {
         let Some(limited) = &mut self.limited else { return false };
         let Some(place) = limited.staged.iter().position(|run| run.at == at) else {
@@ -136,11 +150,7 @@ impl State {
             return false;
         };
         let run = limited.staged.swap_remove(place);
-        let free = limited.take_free();
         self.ready.push_back(run);
-        for at in free {
-            self.driver.grant(at, now_us());
-        }
         true
     }
 }

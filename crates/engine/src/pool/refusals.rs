@@ -1,8 +1,8 @@
-//! Who answers requests that waited too long, or were cancelled, if their answers may wait?
+//! Which threads answer requests that waited too long, or were cancelled, if their answers may wait?
 //!
-//! Such an answer calls functions of the code that asked, a compiled backend's for example, which may take any time. It comes up on the thread that
-//! has the clock, or on one that serves connections, and neither may wait. So threads of the model's own call these functions. There are few of them:
-//! one that hangs holds up others that asked the same model only if as many hang as there may be.
+//! Such an answer calls functions of the code that made the request, for example of a compiled backend. They may take any time. The request is
+//! rejected on the thread of the timer or on a front thread, and neither may wait. So each model version has a few threads of its own that call these
+//! functions. A function that hangs holds up other requests of the model only if all of these threads hang.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -17,13 +17,13 @@ use crate::limits::REFUSING_THREADS_MAX;
 #[derive(Default)]
 pub(super) struct Refusals {
     waiting: VecDeque<(Job, Rejection)>,
-    /// The threads that answer them. Each ends when none is left.
+    /// The number of threads that answer them. Each ends when no job is left.
     threads: usize,
 }
 
 impl Shared {
-    /// Answers rejected jobs, here or on another thread. `answers_may_wait` as in [`State`](super::State): the end of any of them may send the answer of
-    /// another one.
+    /// Answers rejected jobs, here or on another thread. If `answers_may_wait` (see [`State`](super::State)), the end of any of them may send the
+    /// answer of another one, which may wait.
     pub(super) fn reject_all(self: &Arc<Self>, rejected: Vec<(Job, Rejection)>, answers_may_wait: bool) {
         let mut apart = Vec::new();
         for (job, rejection) in rejected {
@@ -40,7 +40,7 @@ impl Shared {
 
     fn reject_apart(self: &Arc<Self>, rejected: Vec<(Job, Rejection)>) {
         let mut refusals = self.lock_refusals();
-        // Any of these answers may hang, and so may those that are being sent.
+        // Each job gets a thread of its own, up to the limit: any of these answers may hang, and so may those that are being sent.
         let started = rejected.len().min(REFUSING_THREADS_MAX.saturating_sub(refusals.threads));
         refusals.waiting.extend(rejected);
         refusals.threads += started;
@@ -54,7 +54,7 @@ impl Shared {
             let mut refusals = self.lock_refusals();
             refusals.threads -= started - number;
             if refusals.threads == 0 {
-                // Nobody else may come for them.
+                // There is no other thread that could answer them.
                 refusals.threads = 1;
                 drop(refusals);
                 self.refuse();
@@ -86,7 +86,7 @@ impl Shared {
     }
 }
 
-/// Whether a job was rejected after it had waited. Other rejections are told at once to the code that submits the job.
+/// Whether a job was rejected after it had waited. Other rejections are reported at once to the code that submits the job.
 fn is_late(rejection: Rejection) -> bool {
     match rejection {
         Rejection::TimedOut | Rejection::SequenceTimedOut | Rejection::Cancelled => true,

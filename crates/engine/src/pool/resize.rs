@@ -14,6 +14,7 @@ use crate::timer::now_us;
 impl Pool {
     /// Adds instances, each with its cores. They may run at once. Returns their numbers.
     pub fn add(&self, instances: Vec<Box<dyn Instance>>, cores: Vec<Option<Arc<Cores>>>) -> Vec<usize> {
+        let watched: Vec<_> = instances.iter().map(|instance| instance.readiness()).collect();
         let mut state = self.0.lock();
         let numbers: Vec<usize> = instances.into_iter().map(|instance| state.add(instance.into())).collect();
         if let Some(known) = &self.0.cores {
@@ -22,9 +23,12 @@ impl Pool {
         for number in &numbers {
             state.driver.grant(InstanceId(*number), now_us());
         }
+        // The new instances are up, so those that are down are not needed any more.
+        state.settle_down();
         let work = self.0.settle(&mut state, false);
         drop(state);
         self.0.carry_out(work);
+        numbers.iter().zip(watched).for_each(|(number, readiness)| self.0.watch_process(*number, readiness));
         numbers
     }
 
@@ -35,6 +39,12 @@ impl Pool {
         for number in numbers {
             state.remove(*number);
         }
+        // The last instance that was up may be among the removed ones.
+        state.settle_down();
+        let work = self.0.settle(&mut state, false);
+        drop(state);
+        self.0.carry_out(work);
+        let mut state = self.0.lock();
         let is_left = state.gone.is_empty() && state.leaving.is_empty();
         if is_left || std::mem::replace(&mut state.is_ending, true) {
             self.0.notify_left(&state);
@@ -70,7 +80,7 @@ impl State {
     }
 
     fn remove(&mut self, number: usize) {
-        if !self.driver.withdraw(InstanceId(number), now_us()) {
+        if !self.forget_down(number) && !self.driver.withdraw(InstanceId(number), now_us()) {
             // The instance runs or is about to run, so it stays in its place until the run is over.
             self.leaving.insert(number);
         } else if let Some(instance) = self.instances.get_mut(number).and_then(Option::take) {

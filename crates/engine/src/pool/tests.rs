@@ -1,4 +1,4 @@
-//! Does every job get its answer, whoever runs it?
+//! Does every job get its answer, whichever thread runs it?
 #![allow(clippy::unwrap_used)]
 
 use std::cell::Cell;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nerite_backend::{Batch, Compute, InFlight, InOrder, Times, now_ns};
 use nerite_memory::Buffer;
-use nerite_request::{AdmittedRequest, Cancel, Code, Parameters, Reply, Response, Sequence, Status, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, Code, Reply, Response, Sequence, Status, Wanted};
 use nerite_schedule::{Batch as Planned, Context, Event, Fifo, Scheduler};
 use nerite_tensor::{DataType, Shape, Tensor};
 
@@ -16,9 +16,12 @@ use super::*;
 mod answers;
 mod awaited;
 mod clock;
+mod down;
 mod limited;
 mod resize;
+mod sequences;
 mod several;
+mod stalls;
 mod waiting;
 
 thread_local! {
@@ -26,7 +29,7 @@ thread_local! {
     static REFUSES_THREADS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What the system says to a thread that is to be started.
+/// Fails if the system refuses the threads that this thread starts.
 pub(super) fn check_threads() -> std::io::Result<()> {
     if REFUSES_THREADS.get() { Err(std::io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
 }
@@ -45,13 +48,14 @@ fn pool(instances: usize, act: fn(&Job) -> Result<(), Status>) -> Pool {
 }
 
 fn pool_of(instances: Vec<Box<dyn Instance>>, bound: CostBound, scheduler: Box<dyn Scheduler + Send>) -> Pool {
+    let arrivals = if scheduler.binds() { Arrivals::default().of_sequences(false) } else { Arrivals::default() };
     let reject = |job: Job, rejection: Rejection| {
         let code = if rejection == Rejection::Cancelled { Code::Cancelled } else { Code::Unavailable };
         job.refuse(Status::new(code, rejection.sentence()));
     };
     let scheduling = Scheduling {
         scheduler,
-        arrivals: Arrivals::default(),
+        arrivals,
         strategy: None,
         preserve_ordering: false,
         requests_max: usize::MAX,
@@ -95,15 +99,9 @@ fn job_with(id: usize, in_flight: InFlight, reply: Reply) -> (Job, Cancel) {
     let data = Buffer::from(vec![0; 4]);
     let request = AdmittedRequest {
         id: id.to_string().into(),
-        rows: 1,
         inputs: vec![Tensor { name: "I".into(), datatype: DataType::Fp32, shape: Shape::new(), data }].into(),
         wanted: vec![Wanted { name: "O".into(), slot: None }].into(),
-        priority: 0,
-        timeout_us: 0,
-        sequence: Sequence::default(),
-        parameters: Parameters::new(),
-        cancel: cancel.clone(),
-        reply,
+        ..AdmittedRequest::cancelled_by(cancel.clone(), reply)
     };
     (Job::new(request, in_flight, now_ns()), cancel)
 }
@@ -117,7 +115,7 @@ fn check(instances: usize, jobs: usize, act: fn(&Job) -> Result<(), Status>) -> 
             let (pool, to) = (&pool, to.clone());
             scope.spawn(move || {
                 for id in (part..jobs).step_by(4) {
-                    pool.submit(job(id, &to).0);
+                    pool.submit(job(id, &to).0, None);
                 }
             });
         }
@@ -161,10 +159,10 @@ fn a_cancelled_job_does_not_run_and_a_closed_pool_rejects_jobs() {
     let (to, answers) = mpsc::channel();
     let (first, cancel) = job(1, &to);
     cancel.cancel();
-    pool.submit(first);
+    pool.submit(first, None);
     assert_eq!(answers.recv().unwrap().error.unwrap().code, Code::Cancelled);
     pool.close();
-    pool.submit(job(2, &to).0);
+    pool.submit(job(2, &to).0, None);
     assert_eq!(answers.recv().unwrap().error.unwrap().message, Rejection::Stopping.sentence());
 }
 
@@ -176,9 +174,9 @@ fn a_waiting_job_whose_client_goes_is_answered_at_once() {
     let pool = pool_of(vec![instance], CostBound::Unknown, Box::new(Fifo::new()));
     let (to, answers) = mpsc::channel();
     let ((first, _running), (second, cancel)) = (job(1, &to), job(2, &to));
-    pool.submit(first);
+    pool.submit(first, None);
     runs.recv().unwrap();
-    pool.submit(second);
+    pool.submit(second, None);
     assert_eq!(pool.waiting(), 1);
     cancel.cancel();
     let answer = answers.recv().unwrap();
@@ -188,7 +186,7 @@ fn a_waiting_job_whose_client_goes_is_answered_at_once() {
     pool.close();
 }
 
-/// Sends a message when it runs, and waits until it is told to end.
+/// Sends a message when it runs, and waits for a message before it ends.
 struct Waits(mpsc::Sender<()>, mpsc::Receiver<()>);
 
 impl Compute for Waits {
@@ -242,13 +240,13 @@ fn a_scheduler_that_waits_is_woken_and_all_instances_start_at_once() {
     let (to, answers) = mpsc::channel();
     for round in 0..4 {
         let begun = Instant::now();
-        pool.submit(job(2 * round, &to).0);
-        pool.submit(job(2 * round + 1, &to).0);
+        pool.submit(job(2 * round, &to).0, None);
+        pool.submit(job(2 * round + 1, &to).0, None);
         assert!((0..2).all(|_| answers.recv().unwrap().error.is_none()));
         assert!(begun.elapsed() >= Duration::from_micros(DELAY_US));
     }
-    pool.submit(job(8, &to).0);
-    pool.submit(job(9, &to).0);
+    pool.submit(job(8, &to).0, None);
+    pool.submit(job(9, &to).0, None);
     pool.close();
     assert_eq!(answers.try_iter().count(), 2);
 }
@@ -297,17 +295,17 @@ fn a_worker_waits_for_a_slow_run_and_it_is_answered_once() {
     for ready in [false, true] {
         let finished = Arc::default();
         let instance = Box::new(Elsewhere { ready, begun: None, finished: Arc::clone(&finished) }) as Box<dyn Instance>;
-        let pool = pool_of(vec![instance], CostBound::Patience, Box::new(Fifo::new()));
+        let pool = pool_of(vec![instance], CostBound::Timeout, Box::new(Fifo::new()));
         let (to, answers) = mpsc::channel();
         for id in 0..20 {
-            pool.submit(job(id, &to).0);
+            pool.submit(job(id, &to).0, None);
             assert_eq!(answers.recv().unwrap().id, id.to_string());
         }
         pool.close();
         let finished = finished.lock().unwrap();
         let here = finished.iter().filter(|thread| **thread == std::thread::current().id()).count();
         assert_eq!(finished.len(), 20);
-        // On a busy machine no run may have been quick.
+        // On a busy machine it is possible that no run was quick.
         assert!(ready || here == 0, "{here} of 20 ended on the thread that brought them");
     }
 }
@@ -334,9 +332,9 @@ fn ran_here(bound: CostBound) -> Vec<bool> {
     let pool = pool_of(vec![instance], bound, Box::new(Fifo::new()));
     let (to, answers) = mpsc::channel();
     for id in 0..300 {
-        // A worker puts the instance back after it has answered.
+        // A worker puts the instance back only after it has answered. This gives it time for that.
         std::thread::sleep(Duration::from_millis(1));
-        pool.submit(job(id, &to).0);
+        pool.submit(job(id, &to).0, None);
         assert_eq!(answers.recv().unwrap().id, id.to_string());
     }
     pool.close();
@@ -344,7 +342,7 @@ fn ran_here(bound: CostBound) -> Vec<bool> {
     threads.iter().map(|thread| *thread == std::thread::current().id()).collect()
 }
 
-/// Answers that wait.
+/// A reply that may wait.
 struct Waiting(mpsc::Sender<std::thread::ThreadId>);
 
 impl nerite_request::Deliver for Waiting {
@@ -357,7 +355,7 @@ impl nerite_request::Deliver for Waiting {
     }
 }
 
-/// Its job called "100" brings another one from another thread, whose answer may wait.
+/// When it runs the job called "100", another thread submits a job whose answer may wait.
 struct Brings {
     pool: Arc<std::sync::OnceLock<Weak<Shared>>>,
     to: mpsc::Sender<std::thread::ThreadId>,
@@ -370,8 +368,8 @@ impl Compute for Brings {
             let pool = Pool(self.pool.get().unwrap().upgrade().unwrap());
             let reply = Reply::through(Waiting(self.to.clone()));
             let brought = job_with(7, ModelVersion::unmetered("m").begin(), reply).0;
-            std::thread::scope(|scope| scope.spawn(|| pool.submit(brought)).join()).unwrap();
-            // Dropped, the pool would stop.
+            std::thread::scope(|scope| scope.spawn(|| pool.submit(brought, None)).join()).unwrap();
+            // If this were dropped, the pool would stop.
             std::mem::forget(pool);
             self.ran.send(std::thread::current().id()).unwrap();
         }
@@ -388,10 +386,10 @@ fn a_job_whose_answer_may_wait_runs_on_a_worker_whoever_has_time_for_it() {
     known.set(Arc::downgrade(&pool.0)).unwrap();
     let (to, answers) = mpsc::channel();
     let submit = |id: usize| {
-        pool.submit(job(id, &to).0);
+        pool.submit(job(id, &to).0, None);
         assert_eq!(answers.recv().unwrap().id, id.to_string());
     };
-    // On a busy machine no run may have been quick.
+    // On a busy machine it is possible that no run was quick.
     let was_here = (0..300).any(|_| {
         (0..5).for_each(submit);
         submit(100);

@@ -6,9 +6,10 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nerite_backend::{Batch, Job, Jobs, Outbox, is_elsewhere, now_ns};
+use nerite_backend::{Batch, Job, Jobs, Outbox, must_run_on_other_thread, now_ns};
 use nerite_request::{Code, Status};
 use nerite_schedule::InstanceId;
+use nerite_watchdog::{Flow, STALL_NS, Started};
 
 use super::{Run, Shared, State, Work};
 use crate::limits::{NESTED_RUNS_MAX, QUICK_PATIENCE, QUICK_RUNS_IN_A_ROW, TAKEN_OVER_NS_MAX};
@@ -24,7 +25,7 @@ thread_local! {
 
 /// Whether a request that is submitted now may run on this thread: its stack has space for one more nested run, and the caller permits it.
 pub(super) fn may_run_here() -> bool {
-    ANSWERING.get() < NESTED_RUNS_MAX && !is_elsewhere()
+    ANSWERING.get() < NESTED_RUNS_MAX && !must_run_on_other_thread()
 }
 
 impl Shared {
@@ -38,14 +39,14 @@ impl Shared {
 
     /// Handles the system's refusal of a thread. Other workers serve the waiting jobs. If there are none, the jobs are refused.
     ///
-    /// A run that was begun is never given back here: its instance still owes the answer, which the next run would take for its own. There is none
-    /// without a worker, by [`State::serving`].
+    /// A run that was begun is never given back here: its instance still owes the answer, and the next run would take that answer for its own. If
+    /// there is no worker, no run was begun ([`State::serving`]).
     pub(super) fn without_worker(self: &Arc<Self>, error: &std::io::Error) {
         let mut state = self.lock();
         state.workers -= 1;
         let mut refused = Vec::new();
         while state.workers == 0 {
-            // No worker will ask the strategy. The jobs that it would have decided about are refused as well.
+            // No worker will call the strategy. The jobs that it would have decided about are refused as well.
             while state.driver.next_question().is_some() {
                 state.driver.answered(false, now_us());
                 while let Some(next) = state.next_run() {
@@ -66,7 +67,7 @@ impl Shared {
         let others = state.workers > 0;
         drop(state);
         if others {
-            // Too few workers may have been woken, because this one was counted.
+            // This worker was counted among those that run, so too few others may have been woken.
             self.wake.notify_all();
         }
         // This is done without the lock, because an answer may cause the next request.
@@ -113,7 +114,7 @@ impl Shared {
         }
     }
 
-    /// Gives back the instance of a worker's run and sends its answers. Takes the lock again when the work that followed is done.
+    /// Gives back the instance of a worker's run and sends its answers. Does the work that follows from it, and returns with the lock held.
     fn give_back(self: &Arc<Self>, run: Run, answers: Answers) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         state.give_back(run.at, run.instance);
@@ -142,7 +143,7 @@ impl Shared {
         let mut next = Some(run);
         let mut turn = 1;
         while let Some(run) = next {
-            // A run that this thread can leave at once is not waited for, so the thread serves its other clients.
+            // If the run is left to another process, this thread does not wait for it, and serves its other clients.
             let is_left = self.may_begin_here(&run);
             let (run, answers) = self.begin(run, if is_left { Duration::ZERO } else { QUICK_PATIENCE });
             if run.begun.is_some() {
@@ -162,9 +163,9 @@ impl Shared {
         drop(state);
         let mut next = self.carry_out(work);
         if let Some(run) = next.take_if(|run| self.may_begin_here(run)) {
-            // Its process works while this thread sends the answers.
+            // The process of the next run works while this thread sends the answers.
             if let Some((run, answers)) = self.begin_and_leave(run) {
-                // Its clients have gone.
+                // The run was done at once, because its clients have gone.
                 self.give_back_here(run, answers, false);
             }
         }
@@ -197,12 +198,13 @@ impl Shared {
             has_run
         });
         let ns = has_run.then(|| now_ns().saturating_sub(start));
-        (Run { at, instance, jobs: Jobs::new(), size, flow, begun: None }, Answers { outbox, size, ns })
+        let answers = Answers { outbox, size, ns, flow: None };
+        (Run { at, instance, jobs: Jobs::new(), size, flow, begun: None }, answers)
     }
 
-    /// Does a run on a thread that has other work. If it takes longer than that thread may wait, or if another process does the work, it is returned as
-    /// begun.
-    pub(super) fn begin(&self, run: Run, patience: Duration) -> (Run, Answers) {
+    /// Does a run on a thread that has other work. If it takes longer than that thread may wait, or if another process does the work, it is returned
+    /// as begun.
+    pub(super) fn begin(&self, run: Run, timeout: Duration) -> (Run, Answers) {
         let Run { at, mut instance, jobs, size, flow, .. } = run;
         let start = now_ns();
         let work = || {
@@ -210,20 +212,22 @@ impl Shared {
             if batch.jobs.is_empty() {
                 return None;
             }
-            Some(self.catching(|| instance.begin(batch, patience)).unwrap_or(true))
+            Some(self.catching(|| instance.begin(batch, timeout)).unwrap_or(true))
         };
         let (done, outbox) = Outbox::around(|| nerite_watchdog::charging(flow.as_ref(), work));
         // If the run continues elsewhere, its time is not known yet.
         let ns = (done == Some(true)).then(|| now_ns().saturating_sub(start));
         let begun = (done == Some(false)).then_some(start);
-        (Run { at, instance, jobs: Jobs::new(), size, flow, begun }, Answers { outbox, size, ns })
+        let answers = Answers { outbox, size, ns, flow: flow.clone() };
+        (Run { at, instance, jobs: Jobs::new(), size, flow, begun }, answers)
     }
 
-    /// Sends the answers of a run after its instance was given back: a client that asks again finds the instance idle, and a nested request does not
-    /// need an instance that is held. The time of the answers counts as part of the run.
+    /// Sends the answers of a run after its instance was given back: a client that sends its next request finds the instance idle, and a nested
+    /// request does not need an instance that is held. The time of the answers counts as part of the run.
     pub(super) fn answer(&self, answers: Answers) {
-        let Answers { mut outbox, size, ns } = answers;
+        let Answers { mut outbox, size, ns, flow } = answers;
         let start = now_ns();
+        let started = Started::at(start);
         ANSWERING.set(ANSWERING.get() + 1);
         while let Some(response) = outbox.take_next() {
             // A panic in one answer does not lose the others.
@@ -231,12 +235,16 @@ impl Shared {
         }
         ANSWERING.set(ANSWERING.get() - 1);
         if let Some(ns) = ns {
-            self.note(size, ns + now_ns().saturating_sub(start));
+            let answered_ns = now_ns().saturating_sub(start);
+            self.note(size, ns + answered_ns);
+            if ns + answered_ns >= STALL_NS {
+                note_late(started, answered_ns, flow.as_ref());
+            }
         }
     }
 
     fn note(&self, size: Option<Size>, ns: u64) {
-        log::debug!("model '{}': ran and answered in {} µs", self.name, ns / 1000);
+        log::debug!("model '{}': ran for {} µs", self.name, ns / 1000);
         match self.quickness.note(size, ns) {
             Some(Change::Slow { bytes_min }) => log::info!(
                 "model '{}': a run took {} ms; requests with {bytes_min} input bytes or more run on workers from now on, until many in a \
@@ -255,8 +263,11 @@ impl Shared {
     }
 
     fn batch(&self, at: InstanceId, jobs: Jobs) -> Batch {
-        let jobs = if jobs.iter().any(Job::is_cancelled) { without_cancelled(jobs) } else { jobs };
-        log::debug!("model '{}': instance {} runs {}", self.name, at.0, Requests(&jobs));
+        let jobs = if jobs.iter().any(Job::is_stopped) { without_stopped(jobs) } else { jobs };
+        // A run that another thread began has no jobs here. That thread wrote its line of the log.
+        if !jobs.is_empty() {
+            log::debug!("model '{}': instance {} runs {}", self.name, at.0, Requests(&jobs));
+        }
         Batch { jobs, meter: Arc::clone(self.requests.meter()) }
     }
 
@@ -275,10 +286,26 @@ pub(super) struct Answers {
     pub(super) outbox: Outbox,
     pub(super) size: Option<Size>,
     pub(super) ns: Option<u64>,
+    /// The flow that the time of the run was charged to, if it is not that of the current poll.
+    pub(super) flow: Option<Flow>,
 }
 
-fn without_cancelled(jobs: Jobs) -> Jobs {
-    let (gone, jobs): (Jobs, Jobs) = jobs.into_iter().partition(Job::is_cancelled);
+/// Lets the watchdog see whether this thread waited for memory of the client during a long run, or while it sent the answers.
+#[cold]
+fn note_late(answers: Started, answered_ns: u64, flow: Option<&Flow>) {
+    match flow {
+        Some(_) if answered_ns >= STALL_NS => answers.ended_late(flow),
+        Some(_) => {}
+        None => {
+            if let Some(poll) = Started::with_late_poll() {
+                poll.ended_late(None);
+            }
+        }
+    }
+}
+
+fn without_stopped(jobs: Jobs) -> Jobs {
+    let (gone, jobs): (Jobs, Jobs) = jobs.into_iter().partition(Job::is_stopped);
     for job in gone {
         job.refuse(Status::new(Code::Cancelled, ""));
     }

@@ -4,17 +4,34 @@
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 
+use nerite_backend::identity::Identity;
 use nerite_backend::{Compute, InOrder, Instance, InstanceSpec, LoadContext, Model, Runtime};
-use nerite_config::HostFacts;
-use nerite_engine::{Engine, Loader, Options, QueueLimits, Runtimes, Services};
+use nerite_engine::{Engine, Loader, Options, Runtimes, Services};
 use nerite_memory::Buffer;
-use nerite_repository::{ControlMode, Store, StoreOptions};
+use nerite_repository::{Store, StoreOptions};
 use nerite_request::{ExactlyOne, InferResponse, Recycled, Reply, Status};
 use nerite_tensor::{DataType, Shape, Tensor};
 use tempfile::TempDir;
 
 /// The answer to a request that wants one response.
 pub type Answer = Result<Recycled<InferResponse>, Status>;
+
+/// Loads ensembles. Their requests are not run here.
+pub struct Ensembles;
+
+impl Runtime for Ensembles {
+    fn name(&self) -> &'static str {
+        "ensemble"
+    }
+
+    fn engine(&self) -> String {
+        "none".to_owned()
+    }
+
+    fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
+        Identity.load(context)
+    }
+}
 
 /// The settings of a test's engine: one core, loads one at a time, no limits.
 pub struct Setup {
@@ -31,15 +48,8 @@ impl Setup {
     pub fn new(runtimes: impl IntoIterator<Item = Arc<dyn Runtime>>) -> Setup {
         let mut all = Runtimes::default();
         runtimes.into_iter().for_each(|runtime| all.add(runtime));
-        let options = Options {
-            control: ControlMode::None,
-            load_models: Vec::new(),
-            load_threads: 1,
-            load_retries: 0,
-            models_bytes_max: None,
-        };
         let (services, repository) = (Services::default(), tempfile::tempdir().unwrap());
-        Setup { runtimes: all, services, options, namespacing: false, repository }
+        Setup { runtimes: all, services, options: Options::for_tests(), namespacing: false, repository }
     }
 
     /// The repository.
@@ -73,15 +83,7 @@ impl Setup {
         let Setup { runtimes, services, options, namespacing, repository } = self;
         let repositories = vec![repository.path().to_owned()];
         let store = Store::open(StoreOptions { repositories, namespacing, ..StoreOptions::default() }).unwrap();
-        let loader = Loader {
-            runtimes,
-            host: HostFacts::cpu_only(),
-            cores: 1,
-            auto_complete: false,
-            queues: QueueLimits::default(),
-            services,
-            threads: 2,
-        };
+        let loader = Loader { cores: 1, services, ..Loader::for_tests(runtimes) };
         let engine = Engine::new(store, loader, options);
         let failed = engine.start().unwrap();
         (engine, failed, repository)

@@ -159,7 +159,7 @@ fn answers_of_different_decoupled_models_cannot_be_joined() {
         Err("in ensemble e, step of model 'e' receives inputs originated from different decoupled \
              models"),
     );
-    // A tensor that the ensemble does not declare is named by the model that reads or makes it first.
+    // For a tensor that the ensemble does not declare, the error names the model that reads or makes it first.
     let inside = step("a", &[("x", "i")], &[("y", "t")])
         + &step("c", &[("x", "t"), ("z", "i")], &[("y", "u")])
         + &step("b", &[("x", "u")], &[("y", "o")]);

@@ -38,17 +38,17 @@ fn planned(inputs: &str, steps: &[&str], outputs: &str, is_decoupled: bool) -> A
 }
 
 /// A flow. Each tensor is a text that names the step that made it.
-struct Play {
+struct TestFlow {
     plan: Arc<Plan>,
     flow: Flow<String>,
 }
 
-impl Play {
-    fn of(plan: &Arc<Plan>, brought: &str, wanted: &str) -> Play {
+impl TestFlow {
+    fn of(plan: &Arc<Plan>, brought: &str, wanted: &str) -> TestFlow {
         let index = |name: &str| plan.tensor(name).expect("a tensor of the plan");
         let brought = brought.split_whitespace().map(|name| (index(name), name.to_owned())).collect();
         let wanted = wanted.split_whitespace().map(index).collect();
-        Play { plan: Arc::clone(plan), flow: Flow::begin(Arc::clone(plan), brought, wanted) }
+        TestFlow { plan: Arc::clone(plan), flow: Flow::begin(Arc::clone(plan), brought, wanted) }
     }
 
     /// What is to be done now: `0@0(a,b)` step 0 in branch 0 with its inputs, `=(x,y)` a response.
@@ -82,95 +82,95 @@ impl Play {
 #[test]
 fn steps_run_when_their_inputs_are_there() {
     let plan = plan("a", &["a > b", "a > c", "b c > d"], "d");
-    let mut play = Play::of(&plan, "a", "d");
-    assert_eq!(play.shown(), "0@0(a) 1@0(a)");
-    assert_eq!(play.once(1), "");
-    assert_eq!(play.once(0), "2@0(b,c)");
-    assert!(!play.flow.is_done());
-    assert_eq!(play.once(2), "=(d)");
-    assert!(play.flow.is_done());
+    let mut test = TestFlow::of(&plan, "a", "d");
+    assert_eq!(test.shown(), "0@0(a) 1@0(a)");
+    assert_eq!(test.once(1), "");
+    assert_eq!(test.once(0), "2@0(b,c)");
+    assert!(!test.flow.is_done());
+    assert_eq!(test.once(2), "=(d)");
+    assert!(test.flow.is_done());
 }
 
 #[test]
 fn only_what_is_wanted_runs() {
     let plan = plan("a", &["a > b", "b > c", "a > x"], "b c x");
-    assert_eq!(Play::of(&plan, "a", "x").shown(), "2@0(a)");
-    let mut play = Play::of(&plan, "a", "b");
-    assert_eq!(play.shown(), "0@0(a)");
-    assert_eq!(play.once(0), "=(b)");
-    assert!(play.flow.is_done());
+    assert_eq!(TestFlow::of(&plan, "a", "x").shown(), "2@0(a)");
+    let mut test = TestFlow::of(&plan, "a", "b");
+    assert_eq!(test.shown(), "0@0(a)");
+    assert_eq!(test.once(0), "=(b)");
+    assert!(test.flow.is_done());
 }
 
 #[test]
 fn an_output_that_does_not_come_is_left_out_of_what_follows() {
     let plan = plan("a", &["a > b c", "b c > d"], "c d");
-    let mut play = Play::of(&plan, "a", "c d");
-    assert_eq!(play.shown(), "0@0(a)");
-    play.flow.answered(0, 0, vec![(0, "b".to_owned())], true, true);
-    assert_eq!(play.shown(), "1@0(b)");
-    assert_eq!(play.once(1), "=(d)");
+    let mut test = TestFlow::of(&plan, "a", "c d");
+    assert_eq!(test.shown(), "0@0(a)");
+    test.flow.answered(0, 0, vec![(0, "b".to_owned())], true, true);
+    assert_eq!(test.shown(), "1@0(b)");
+    assert_eq!(test.once(1), "=(d)");
 }
 
 #[test]
 fn an_optional_input_that_was_not_brought_is_not_waited_for() {
     let plan = plan("a o", &["a o > b"], "b");
-    assert_eq!(Play::of(&plan, "a", "b").shown(), "0@0(a)");
+    assert_eq!(TestFlow::of(&plan, "a", "b").shown(), "0@0(a)");
 }
 
 #[test]
 fn each_answer_of_a_decoupled_step_runs_what_depends_on_it() {
     let plan = decoupled("a", &["a > b", "b > c"], "c");
-    let mut play = Play::of(&plan, "a", "c");
-    assert_eq!(play.shown(), "0@0(a)");
-    assert_eq!(play.answer(0, 0, "1", false, false), "1@1(1b)");
-    assert_eq!(play.answer(0, 0, "2", false, false), "1@2(2b)");
-    assert_eq!(play.answer(2, 1, "2", true, true), "=(2c)");
-    play.flow.ended(0, 0);
-    assert!(!play.flow.is_done());
-    assert_eq!(play.answer(1, 1, "1", true, true), "=(1c)");
-    assert!(play.flow.is_done());
-    assert_eq!((play.flow.sent(), play.flow.branches.len()), (2, 1));
+    let mut test = TestFlow::of(&plan, "a", "c");
+    assert_eq!(test.shown(), "0@0(a)");
+    assert_eq!(test.answer(0, 0, "1", false, false), "1@1(1b)");
+    assert_eq!(test.answer(0, 0, "2", false, false), "1@2(2b)");
+    assert_eq!(test.answer(2, 1, "2", true, true), "=(2c)");
+    test.flow.ended(0, 0);
+    assert!(!test.flow.is_done());
+    assert_eq!(test.answer(1, 1, "1", true, true), "=(1c)");
+    assert!(test.flow.is_done());
+    assert_eq!((test.flow.sent(), test.flow.branches.len()), (2, 1));
 }
 
 #[test]
 fn a_step_is_in_flight_as_often_as_it_may_be() {
     let plan = Plan { in_flight_max: 2, ..(*decoupled("a", &["a > b", "b > c"], "c")).clone() };
-    let mut play = Play::of(&Arc::new(plan), "a", "c");
-    assert_eq!(play.shown(), "0@0(a)");
+    let mut test = TestFlow::of(&Arc::new(plan), "a", "c");
+    assert_eq!(test.shown(), "0@0(a)");
     for answer in ["b1", "b2", "b3", "b4"] {
-        play.flow.answered(0, 0, vec![(0, answer.to_owned())], false, false);
+        test.flow.answered(0, 0, vec![(0, answer.to_owned())], false, false);
     }
-    play.flow.ended(0, 0);
-    assert_eq!(play.shown(), "1@1(b1) 1@2(b2)");
-    assert!(!play.flow.is_done());
-    // Each step that ends lets the one start that waited the longest.
-    play.flow.answered(2, 1, vec![(0, "c2".to_owned())], true, true);
-    assert_eq!(play.shown(), "1@3(b3) =(c2)");
-    play.flow.ended(1, 1);
-    assert_eq!(play.shown(), "1@4(b4)");
-    play.flow.answered(3, 1, vec![(0, "c3".to_owned())], true, true);
-    play.flow.answered(4, 1, vec![(0, "c4".to_owned())], true, true);
-    assert_eq!(play.shown(), "=(c3) =(c4)");
-    assert!(play.flow.is_done());
+    test.flow.ended(0, 0);
+    assert_eq!(test.shown(), "1@1(b1) 1@2(b2)");
+    assert!(!test.flow.is_done());
+    // Each run that ends starts the one that has waited longest.
+    test.flow.answered(2, 1, vec![(0, "c2".to_owned())], true, true);
+    assert_eq!(test.shown(), "1@3(b3) =(c2)");
+    test.flow.ended(1, 1);
+    assert_eq!(test.shown(), "1@4(b4)");
+    test.flow.answered(3, 1, vec![(0, "c3".to_owned())], true, true);
+    test.flow.answered(4, 1, vec![(0, "c4".to_owned())], true, true);
+    assert_eq!(test.shown(), "=(c3) =(c4)");
+    assert!(test.flow.is_done());
 }
 
 #[test]
 fn what_comes_late_reaches_the_branches_and_runs_once() {
     // Step 1 does not depend on the decoupled step 0; step 2 needs both, step 3 only step 1.
     let plan = decoupled("a", &["a > b", "a > c", "b e > d", "c > e"], "d");
-    let mut play = Play::of(&plan, "a", "d");
-    assert_eq!(play.shown(), "0@0(a) 1@0(a)");
-    assert_eq!(play.answer(0, 0, "1", false, false), "");
-    assert_eq!(play.answer(0, 0, "2", true, false), "");
-    assert_eq!(play.once(1), "3@0(c)");
-    assert_eq!(play.once(3), "2@1(1b,e) 2@2(2b,e)");
-    assert_eq!(play.answer(1, 2, "1", true, true), "=(1d)");
-    assert_eq!(play.answer(2, 2, "2", true, true), "=(2d)");
-    assert!(play.flow.is_done());
+    let mut test = TestFlow::of(&plan, "a", "d");
+    assert_eq!(test.shown(), "0@0(a) 1@0(a)");
+    assert_eq!(test.answer(0, 0, "1", false, false), "");
+    assert_eq!(test.answer(0, 0, "2", true, false), "");
+    assert_eq!(test.once(1), "3@0(c)");
+    assert_eq!(test.once(3), "2@1(1b,e) 2@2(2b,e)");
+    assert_eq!(test.answer(1, 2, "1", true, true), "=(1d)");
+    assert_eq!(test.answer(2, 2, "2", true, true), "=(2d)");
+    assert!(test.flow.is_done());
 }
 
-/// A request with a decoupled step 0, which has answered once. `goes_on` says what happens then. The branch of the
-/// answer, its tensor and all that came from it must be dropped, while step 0 still runs.
+/// A request with a decoupled step 0, which has answered once. `goes_on` applies the events that follow. After them, the branch of the answer, its
+/// tensor and all that came from it must be dropped, while step 0 still runs.
 #[track_caller]
 fn check_forgotten(steps: &[&str], outputs: &str, goes_on: impl FnOnce(&mut Flow<Arc<str>>, &Arc<str>)) {
     let plan = decoupled("a", steps, outputs);

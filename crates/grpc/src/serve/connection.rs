@@ -10,54 +10,57 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nerite_compress::Lane;
-use nerite_listen::{MemoryLimitedStream, Open, Overseer, Served, Timed, Tls, oversee, until_shed};
+use nerite_listen::{
+    ConnectionMonitor, LocalStream, MemoryLimitedStream, Open, Served, Timed, Tls, monitor_connection, until_shed,
+};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::ServerState;
+use super::connection_calls::ConnectionCalls;
 use super::cork::{Held, cork};
-use super::link::Link;
 use super::local::Local;
-use super::metered::Metered;
+use super::unread_bytes::Metered;
 use crate::dispatch::dispatch;
 use crate::execute::{ExecutorState, FirstPollInPlace};
 use crate::limits;
 use crate::options::Options;
+use crate::reused_future::ReusedFuture;
 
 /// Negotiates TLS, then serves the connection.
 pub(super) async fn serve_secured(
     socket: TcpStream,
     tls: Tls,
     server: Arc<ServerState>,
-    mut overseer: Overseer,
+    mut monitor: ConnectionMonitor,
     open: Open,
 ) {
-    if let Some(socket) = tls.handshake(socket, &mut overseer, server.options.handshake_max).await {
-        serve(socket, server, overseer, open).await;
+    if let Some(socket) = tls.handshake(socket, &mut monitor, server.options.handshake_max).await {
+        serve(socket, server, monitor, open).await;
     }
 }
 
 /// Serves a connection over TCP.
-pub(super) async fn serve_tcp(socket: TcpStream, server: Arc<ServerState>, overseer: Overseer, open: Open) {
-    let socket = Timed::new(socket, Arc::clone(overseer.progress()));
-    serve(socket, server, overseer, open).await;
+pub(super) async fn serve_tcp(socket: TcpStream, server: Arc<ServerState>, monitor: ConnectionMonitor, open: Open) {
+    let socket = Timed::new(socket, Arc::clone(monitor.progress()));
+    serve(socket, server, monitor, open).await;
 }
 
 /// Serves a connection over a Unix socket.
-pub(super) async fn serve_local(socket: UnixStream, server: Arc<ServerState>, overseer: Overseer, open: Open) {
-    let socket = Timed::new(socket, Arc::clone(overseer.progress()));
-    serve(Local::new(socket), server, overseer, open).await;
+pub(super) async fn serve_local(socket: LocalStream, server: Arc<ServerState>, monitor: ConnectionMonitor, open: Open) {
+    let socket = Timed::new(socket, Arc::clone(monitor.progress()));
+    serve(Local::new(socket), server, monitor, open).await;
 }
 
 /// Serves a connection until it ends. `open` is held until then.
-pub(super) async fn serve<S>(socket: S, server: Arc<ServerState>, mut overseer: Overseer, open: Open)
+pub(super) async fn serve<S>(socket: S, server: Arc<ServerState>, mut monitor: ConnectionMonitor, open: Open)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let link = Link::new(Arc::clone(overseer.progress()));
+    let connection_calls = ConnectionCalls::new(Arc::clone(monitor.progress()));
     let shared = ExecutorState {
-        link: Arc::clone(&link),
+        connection_calls: Arc::clone(&connection_calls),
         times: server.rules.times,
         peers: Arc::clone(&server.rules.peers),
         peer: server.api.peer().clone(),
@@ -67,13 +70,13 @@ where
     let (age_max, age_grace) = (server.options.connection_age_max, server.options.connection_age_grace);
     let lane = Lane::new();
     let account = server.api.account().clone();
-    let socket = Metered::new(MemoryLimitedStream::new(socket, &account), &server.unread, &link);
+    let socket = Metered::new(MemoryLimitedStream::new(socket, &account), &server.unread, &connection_calls);
     let calls = service_fn({
-        let link = Arc::clone(&link);
+        let connection_calls = Arc::clone(&connection_calls);
         move |request| {
-            let call = link.begin_call(&server.calls);
-            // Boxed here, because the HTTP/2 library moves it several times.
-            Box::pin(dispatch(Arc::clone(&server), lane.clone(), call, request))
+            let call = connection_calls.begin_call(&server.calls);
+            // The future is in a box, because the HTTP/2 library moves it several times.
+            ReusedFuture::new(dispatch(Arc::clone(&server), lane.clone(), call, request))
         }
     });
     let (socket, held) = cork(socket);
@@ -83,13 +86,13 @@ where
         shut_down: |connection| connection.graceful_shutdown(),
         ended: None,
         held,
-        link,
+        connection_calls,
         leaving: false,
         age: age_max.map(|age| Box::pin(sleep(age))),
         grace: age_grace,
         is_old: false,
     };
-    let conversed = oversee(&mut served, &mut overseer, Duration::from_millis(limits::LEAVE_MS_MAX));
+    let conversed = monitor_connection(&mut served, &mut monitor, Duration::from_millis(limits::LEAVE_MS_MAX));
     until_shed(&account, Duration::from_millis(limits::SHED_LEAVE_MS_MAX), conversed).await;
     drop(open);
 }
@@ -100,7 +103,7 @@ struct Grpc<'c, C> {
     shut_down: fn(Pin<&mut C>),
     ended: Option<hyper::Result<()>>,
     held: Held,
-    link: Arc<Link>,
+    connection_calls: Arc<ConnectionCalls>,
     leaving: bool,
     /// The timer for the connection's age. It fires when the connection is too old, and again after the grace period.
     age: Option<Pin<Box<Sleep>>>,
@@ -110,7 +113,7 @@ struct Grpc<'c, C> {
 
 impl<C: Future<Output = hyper::Result<()>>> Served for Grpc<'_, C> {
     fn poll_serve(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.link.begin_poll();
+        self.connection_calls.begin_poll();
         if self.poll_age(cx).is_ready() {
             return Poll::Ready(());
         }
@@ -123,7 +126,7 @@ impl<C: Future<Output = hyper::Result<()>>> Served for Grpc<'_, C> {
             Poll::Ready(sent) if sent.is_err() || self.ended.is_some() => sent,
             // All bytes so far are sent or wait for the socket. The connection continues.
             _ => {
-                self.link.note(self.leaving);
+                self.connection_calls.note(self.leaving);
                 return Poll::Pending;
             }
         };
@@ -145,7 +148,7 @@ impl<C: Future<Output = hyper::Result<()>>> Served for Grpc<'_, C> {
 }
 
 impl<C> Grpc<'_, C> {
-    /// Ready when the connection was asked to end because of its age and the grace period is over.
+    /// Begins the graceful shutdown when the connection is too old. Ready when the grace period after that is over.
     fn poll_age(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while let Some(age) = &mut self.age {
             if age.as_mut().poll(cx).is_pending() {

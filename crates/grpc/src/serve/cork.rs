@@ -4,8 +4,8 @@
 //! is woken by the first one, which does not complete the answer. This writer collects small writes until the connection has nothing more to write
 //! ([`Held::poll_drain`]), and then sends them with one call. Large writes are not collected: they are sent at once, after the collected bytes.
 //!
-//! The library owns the stream that it reads and writes, and gives no access to it. So it owns a [`Corked`], which is nothing by itself: while the
-//! library is polled, the real stream is in a variable of the thread, and else in [`Held`]. This takes no lock.
+//! The library owns the stream that it reads and writes, and gives no access to it. So the library gets a [`Corked`], which contains no stream. While
+//! the library is polled, the real stream is in a thread-local variable. Otherwise it is in [`Held`]. This needs no lock.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -50,7 +50,7 @@ pub(super) fn cork<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S
 }
 
 impl Held {
-    /// Does `poll`, which may use the [`Corked`] that was made with this.
+    /// Calls `poll`. Only during this call can the [`Corked`] that was made with this be read and written.
     pub(super) fn polling<T>(&mut self, poll: impl FnOnce() -> T) -> T {
         /// Takes the stream back, also if the poll panics.
         struct TakeBack<'h> {
@@ -133,7 +133,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Collect for State<S> {
     }
 }
 
-/// Asks the stream of the connection that this thread polls.
+/// Calls `poll` with the stream of the connection that this thread polls. Returns an error if the thread polls none.
 fn polled<T>(poll: impl FnOnce(&mut dyn Collect) -> Poll<io::Result<T>>) -> Poll<io::Result<T>> {
     POLLED.with_borrow_mut(|stream| match stream {
         Some(stream) => poll(&mut **stream),

@@ -1,6 +1,6 @@
-//! At which position in the client's HTTP/2 frames is the connection?
+//! How far has a client's stream of HTTP/2 frames arrived?
 
-use super::link::Frames;
+use super::connection_calls::Frames;
 
 /// Bytes before the first frame: `PRI * HTTP/2.0 …`.
 const PREFACE_BYTES: usize = 24;
@@ -23,15 +23,15 @@ pub(super) struct Found {
 /// The position of the last byte in the stream of frames.
 #[derive(Debug)]
 pub(super) struct Position {
-    /// Bytes of the preface, or of the frame's payload, that have not arrived.
+    /// Bytes of the preface, or of the current frame's payload, that have not arrived.
     left: usize,
-    /// The type of that frame.
+    /// The type of the current frame.
     kind: u8,
     header: [u8; HEADER_BYTES],
     header_len: usize,
     /// Whether a header block continues in the next frame.
     in_block: bool,
-    /// Whether a frame has arrived completely.
+    /// Whether the header of the first frame has arrived.
     begun: bool,
 }
 

@@ -5,26 +5,26 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use nerite_api::Api;
-use nerite_listen::{Rules, StopSignal};
+use nerite_listen::{ConnectionRules, StopSignal};
 use nerite_request::Peer;
 
-use super::metered::Unread;
+use super::unread_bytes::Unread;
 use crate::options::Options;
 
-/// The state for the calls of one connection. All but the API is shared by all connections.
+/// The state for the calls of one connection. Each connection has its own `api` and `unread`, and all connections share the rest.
 #[derive(Clone)]
 pub(crate) struct ServerState {
     pub(crate) api: Api,
     pub(crate) options: Options,
     /// Bytes that arrived on the connection and were not taken by a call.
     pub(crate) unread: Arc<Unread>,
-    pub(super) rules: Rules,
+    pub(super) rules: ConnectionRules,
     pub(super) calls: Arc<AtomicUsize>,
     pub(super) stop: StopSignal,
 }
 
 impl ServerState {
-    /// The same state, with the API for a client `peer`.
+    /// The state for a new connection, whose client is `peer`.
     pub(super) fn for_peer(&self, peer: Peer) -> Arc<ServerState> {
         let api = self.api.for_peer(peer);
         let unread = Unread::new(api.account());

@@ -39,7 +39,7 @@ struct QueuedResponse {
     last: bool,
 }
 
-/// Larger bounds have no effect, and are not counted.
+/// If the bound is larger, responses are not counted, and no thread is blocked.
 const POOL_COUNTED_MAX: usize = 1 << 20;
 
 impl Mailbox {

@@ -31,7 +31,7 @@ impl Item {
 /// What is sent to the client of a stream about one of its requests.
 #[derive(Debug)]
 pub(super) enum StreamAnswer {
-    /// It was refused before it began.
+    /// The request was refused before it began.
     Refused(Status),
     /// A response.
     Response(Response),
@@ -44,7 +44,7 @@ pub(super) struct ReadyResponse {
     pub(super) response: StreamAnswer,
 }
 
-/// The requests of a stream whose last response is not there yet, oldest first.
+/// The requests of a stream whose last response has not arrived or is held back, oldest first. Responses that can be sent are in `ready`.
 #[derive(Debug, Default)]
 pub(super) struct Order {
     entries: VecDeque<Entry>,
@@ -103,7 +103,7 @@ impl Order {
         }
     }
 
-    /// Releases the responses at `at`. If these are all of its request, continues with the next request.
+    /// Makes the responses of the request at `at` ready to be sent. If they include its last one, continues with the next request.
     fn release(&mut self, mut at: usize) {
         while let Some(entry) = self.entries.get_mut(at) {
             if entry.item.decoupled {
@@ -124,7 +124,7 @@ impl Order {
         self.ready.pop_front()
     }
 
-    /// Number of requests whose last response is not there yet.
+    /// Number of requests whose last response has not arrived or is held back.
     pub(super) fn waiting(&self) -> usize {
         self.entries.len()
     }
@@ -134,7 +134,7 @@ impl Order {
         self.entries.is_empty() && self.ready.is_empty()
     }
 
-    /// Cancels and removes all requests whose last response is not there yet.
+    /// Cancels and removes all requests whose last response has not arrived or is held back, and drops the responses that are not sent.
     pub(super) fn cancel(&mut self) {
         for entry in self.entries.drain(..) {
             entry.item.cancel.cancel();

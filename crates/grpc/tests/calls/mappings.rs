@@ -1,7 +1,7 @@
 //! Which thread maps and unmaps memory for a client?
 
 use std::fs::{File, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use nerite_api::Api;
 use nerite_request::Peer;
+use nerite_shm::limits::{FREED_HERE_BYTES_MAX, FREEING_THREADS_MAX};
 use nerite_shm::{Options, Registry, Rights};
 use nerite_wire::proto::messages::infer_parameter::ParameterChoice;
 use nerite_wire::proto::messages::{
@@ -30,7 +31,7 @@ async fn a_client_with_much_mapped_memory_keeps_no_thread_of_others() {
     assert_ne!(worked_by(MUCH_BYTES).await, Ok(thread::current().id()));
 }
 
-/// Dropped by the unmapping thread after its region was unmapped. Says so, and waits for an answer.
+/// Dropped by a thread that frees objects, after its region was unmapped. Says so, and waits for an answer.
 struct Halt {
     begun: Sender<()>,
     go_on: Mutex<Receiver<()>>,
@@ -43,20 +44,37 @@ impl Drop for Halt {
     }
 }
 
-/// Blocks the unmapping thread until the sender is used or dropped.
-fn halt_unmapper() -> Sender<()> {
-    let ((begun, begins), (answer, go_on)) = (channel(), channel());
+/// Held by tests that block all these threads. Two of them would wait for each other.
+static HALTING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// Blocks all threads that free clients' objects until the senders are used or dropped.
+fn halt_freeing() -> Vec<Sender<()>> {
     let key = format!("/nerite-grpc-halts-{}", std::process::id());
     let path = format!("/dev/shm{key}");
     File::create(&path).unwrap().set_len(LITTLE_BYTES).unwrap();
-    let (registry, halt) = (Registry::new(Options::default()), Halt { begun, go_on: Mutex::new(go_on) });
-    registry.register_system_as(&Rights::Any, Box::new(halt), "r", &key, 0, LITTLE_BYTES).unwrap();
-    let user = registry.locate("r", 0, 4).unwrap();
-    registry.unregister_system("r").unwrap();
+    let halt_one = |_| {
+        let ((begun, begins), (answer, go_on)) = (channel(), channel());
+        // Each registry is an owner.
+        let (registry, halt) = (Registry::new(Options::default()), Halt { begun, go_on: Mutex::new(go_on) });
+        registry.register_system_as(&Rights::Any, Box::new(halt), "r", &key, 0, LITTLE_BYTES).unwrap();
+        let user = registry.locate("r", 0, 4).unwrap();
+        registry.unregister_system("r").unwrap();
+        drop(user);
+        begins.recv_timeout(PATIENCE).unwrap();
+        answer
+    };
+    let answers = (0..FREEING_THREADS_MAX).map(halt_one).collect();
     std::fs::remove_file(&path).unwrap();
-    drop(user);
-    begins.recv_timeout(PATIENCE).unwrap();
-    answer
+    answers
+}
+
+#[track_caller]
+fn is_unmapped(path: &str) {
+    let begun = Instant::now();
+    while is_mapped(path) && begun.elapsed() < PATIENCE {
+        thread::yield_now();
+    }
+    assert!(!is_mapped(path));
 }
 
 /// Whether this process has the object mapped whose file at `path` was removed.
@@ -93,17 +111,40 @@ async fn a_region_that_is_unregistered_while_a_request_uses_it_is_not_unmapped_b
     std::fs::remove_file(&path).unwrap();
     assert!(is_mapped(&path));
 
-    let answer = halt_unmapper();
+    let _alone = HALTING.lock().await;
+    let answers = halt_freeing();
     server.held.answer("last");
     assert_eq!(finish(calling).await.status(), (0, ""));
     // The front thread has ended the request when it answers the next call.
     assert_eq!(peer.call("ServerLive", &ServerLiveRequest {}).await.status(), (0, ""));
     assert!(is_mapped(&path));
-    answer.send(()).unwrap();
-    let begun = Instant::now();
-    while is_mapped(&path) && begun.elapsed() < PATIENCE {
-        tokio::task::yield_now().await;
+    drop(answers);
+    is_unmapped(&path);
+}
+
+/// As the session and HTTP, which unregister in the same way.
+#[tokio::test]
+async fn a_call_that_unregisters_an_unlinked_object_waits_for_its_pages_and_keeps_no_thread() {
+    let key = format!("/nerite-grpc-freed-{}", std::process::id());
+    let path = format!("/dev/shm{key}");
+    std::fs::write(&path, vec![1; 2 * FREED_HERE_BYTES_MAX as usize]).unwrap();
+    let server = TestServer::new();
+    let peer = server.peer().await;
+    let register = SystemSharedMemoryRegisterRequest { name: "r".to_owned(), key, offset: 0, byte_size: 4096 };
+    assert_eq!(peer.call("SystemSharedMemoryRegister", &register).await.status(), (0, ""));
+    std::fs::remove_file(&path).unwrap();
+    let _alone = HALTING.lock().await;
+    let answers = halt_freeing();
+    let (feed, mut calling) = peer.begin("SystemSharedMemoryUnregister", &[]).await.unwrap();
+    feed.send(framed(&SystemSharedMemoryUnregisterRequest { name: "r".to_owned() }).into()).unwrap();
+    drop(feed);
+    for _ in 0..3 {
+        assert_eq!(peer.call("ServerLive", &ServerLiveRequest {}).await.status(), (0, ""));
     }
+    assert!(is_mapped(&path));
+    assert!(tokio::time::timeout(Duration::from_millis(20), &mut calling).await.is_err(), "it waits");
+    drop(answers);
+    assert_eq!(finish(calling).await.status(), (0, ""));
     assert!(!is_mapped(&path));
 }
 
@@ -128,5 +169,59 @@ async fn a_region_of_another_owner_that_root_unregisters_counts_as_much_mapped_m
     let third = server.api.for_peer(Peer::User { uid: 4_000_000_002 });
     assert_eq!(worked_by(&third).await, Ok(thread::current().id()));
     root.unregister_system("r").unwrap();
-    assert!(!is_mapped(&path));
+    is_unmapped(&path);
+}
+
+/// The threads on which the groups of a user were looked up.
+static LOOKED_UP_ON: Mutex<Vec<thread::ThreadId>> = Mutex::new(Vec::new());
+/// The user directory answers when the sender is used.
+static ANSWERS: Mutex<Option<Receiver<()>>> = Mutex::new(None);
+
+/// Every user is in the group of the server's own objects.
+fn slow_directory(_uid: u32) -> Vec<u32> {
+    LOOKED_UP_ON.lock().unwrap().push(thread::current().id());
+    if let Some(answers) = &*ANSWERS.lock().unwrap() {
+        let _ = answers.recv_timeout(PATIENCE);
+    }
+    vec![std::fs::metadata("/proc/self").unwrap().gid()]
+}
+
+#[tokio::test]
+async fn a_slow_user_directory_keeps_no_thread_of_others_and_is_asked_only_if_groups_decide() {
+    let key = format!("/nerite-grpc-groups-{}", std::process::id());
+    let path = format!("/dev/shm{key}");
+    File::create(&path).unwrap().set_len(LITTLE_BYTES).unwrap();
+    let allow = |mode| std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+    let server = TestServer::with_user_directory(slow_directory);
+    let peer = |uid| server.api.for_peer(Peer::User { uid });
+    let register = |api: Api, name: &str| {
+        let (name, key) = (name.to_owned(), key.clone());
+        async move { api.register_own_system(name, key, 0, LITTLE_BYTES).await }
+    };
+    let looked_up = || LOOKED_UP_ON.lock().unwrap().len();
+
+    for (mode, permitted) in [(0o666, true), (0o600, false)] {
+        allow(mode);
+        assert_eq!(register(peer(4_000_000_001), "r").await.is_ok(), permitted, "{mode:04o}");
+    }
+    assert_eq!(looked_up(), 0);
+
+    allow(0o660);
+    let (answer, answers) = channel();
+    *ANSWERS.lock().unwrap() = Some(answers);
+    let waiting = tokio::spawn(register(peer(4_000_000_002), "first"));
+    while looked_up() == 0 {
+        tokio::task::yield_now().await;
+    }
+    // The front thread serves others, and a registration that does not look groups up does not wait either.
+    assert!(peer(4_000_000_001).system_status("r").is_ok());
+    let refused = peer(4_000_000_002).register_system("second", &key, 0, LITTLE_BYTES).unwrap_err();
+    assert!(refused.message.contains("the groups of user 4000000002 decide"), "{}", refused.message);
+    assert!(!waiting.is_finished());
+    answer.send(()).unwrap();
+    assert_eq!(waiting.await.unwrap(), Ok(()));
+    assert_eq!(register(peer(4_000_000_002), "second").await, Ok(()));
+    assert_eq!(looked_up(), 1);
+    assert!(LOOKED_UP_ON.lock().unwrap().iter().all(|thread| *thread != thread::current().id()));
+    std::fs::remove_file(&path).unwrap();
 }

@@ -5,12 +5,9 @@ use std::sync::Arc;
 
 use nerite_api::{Api, LogSwitches};
 use nerite_backend::identity::Identity;
-use nerite_config::HostFacts;
-use nerite_engine::{Engine, Loader, QueueLimits, Runtimes};
+use nerite_engine::{Engine, Runtimes};
 use nerite_grpc::{Handle, Options, serve};
-use nerite_listen::{ConnectionLimits, Endpoint, Listener, Peers, Rules, TimeLimits, bind};
-use nerite_repository::{ControlMode, Store, StoreOptions};
-use nerite_request::setting::LogSettings;
+use nerite_listen::{ConnectionLimits, ConnectionRules, Endpoint, Listener, Peers, TimeLimits, bind};
 use nerite_shm::Registries;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
@@ -49,14 +46,29 @@ impl TestServer {
     /// A server with these time limits for clients.
     pub fn limited(times: TimeLimits) -> TestServer {
         let port = Endpoint::Tcp { address: "127.0.0.1".into(), port: 0, reuse_port: false };
-        TestServer::make(bind(&port).unwrap(), Options::default(), nerite_api::Options::default(), times)
+        let (options, rules) = (Options::default(), nerite_api::Options::default());
+        TestServer::make(bind(&port).unwrap(), options, rules, times, Registries::new(true, None))
+    }
+
+    /// A server with a user directory of the test's.
+    pub fn with_user_directory(look_up: fn(u32) -> Vec<u32>) -> TestServer {
+        let port = Endpoint::Tcp { address: "127.0.0.1".into(), port: 0, reuse_port: false };
+        let (options, rules) = (Options::default(), nerite_api::Options::default());
+        let regions = Registries::with_user_directory(true, look_up);
+        TestServer::make(bind(&port).unwrap(), options, rules, TimeLimits::default(), regions)
     }
 
     pub fn behind(listener: Listener, options: Options, rules: nerite_api::Options) -> TestServer {
-        TestServer::make(listener, options, rules, TimeLimits::default())
+        TestServer::make(listener, options, rules, TimeLimits::default(), Registries::new(true, None))
     }
 
-    fn make(listener: Listener, options: Options, rules: nerite_api::Options, times: TimeLimits) -> TestServer {
+    fn make(
+        listener: Listener,
+        options: Options,
+        rules: nerite_api::Options,
+        times: TimeLimits,
+        regions: Registries<nerite_request::Peer>,
+    ) -> TestServer {
         let rules = nerite_api::Options { http_input_bytes_max: INPUT_BYTES_MAX, ..rules };
         let models = tempfile::tempdir().unwrap();
         let decoupled = "model_transaction_policy { decoupled: true }";
@@ -70,51 +82,15 @@ impl TestServer {
         runtimes.add(Arc::new(Identity));
         runtimes.add(Arc::new(held.clone()));
         runtimes.add(Arc::new(Repeat));
-        let api = Api::new(engine(&models, runtimes), Registries::new(true, None), log(), rules);
+        let engine = Engine::for_tests(models.path(), runtimes).unwrap();
+        let api = Api::new(engine, regions, LogSwitches::silent(), rules);
         let address = listener.address();
         let peers = Peers::new(ConnectionLimits::for_descriptors(1024));
-        let handle = serve(api.clone(), options, Rules { peers, times }, vec![listener]).unwrap();
+        let handle = serve(api.clone(), options, ConnectionRules { peers, times }, vec![listener]).unwrap();
         TestServer { handle, api, held, address, _models: models }
     }
 
     pub async fn peer(&self) -> Peer {
         Peer::over(TcpStream::connect(self.address.unwrap()).await.unwrap()).await
     }
-}
-
-fn engine(models: &TempDir, runtimes: Runtimes) -> Arc<Engine> {
-    let repositories = vec![models.path().to_owned()];
-    let store = Store::open(StoreOptions { repositories, ..StoreOptions::default() }).unwrap();
-    let loader = Loader {
-        runtimes,
-        host: HostFacts::cpu_only(),
-        cores: 2,
-        auto_complete: false,
-        queues: QueueLimits::default(),
-        services: nerite_engine::Services::default(),
-        threads: 2,
-    };
-    let control = ControlMode::None;
-    let options = nerite_engine::Options {
-        control,
-        load_models: Vec::new(),
-        load_threads: 1,
-        load_retries: 0,
-        models_bytes_max: None,
-    };
-    let engine = Engine::new(store, loader, options);
-    assert_eq!(engine.start().unwrap(), Vec::<String>::new());
-    engine
-}
-
-fn log() -> Arc<LogSwitches> {
-    let (file, format) = (String::new(), "default".to_owned());
-    Arc::new(LogSwitches::new(LogSettings {
-        file,
-        format,
-        info: false,
-        warning: false,
-        error: false,
-        verbose_level: 0,
-    }))
 }

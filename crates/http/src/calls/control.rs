@@ -1,4 +1,4 @@
-//! Which models are there, and which should be loaded?
+//! Which models does the repository have, and how are they loaded and unloaded?
 
 use nerite_api::{Api, aside, on_disk};
 use nerite_request::Status;
@@ -14,8 +14,8 @@ use crate::reply::{Failure, done, json};
 pub async fn index(api: &Api, body: Incoming) -> CallResult {
     let body = read_control_body(api, body).await?;
     let ready_only = read_index(body.bytes())?;
-    let api = api.clone();
-    Ok(json(on_disk(move || api.index(ready_only).map(|entries| write_index(&entries))).await??))
+    let reader = api.clone();
+    Ok(json(on_disk(api.account(), move || reader.index(ready_only).map(|entries| write_index(&entries))).await??))
 }
 
 /// Loads or reloads a model.
@@ -30,8 +30,8 @@ pub async fn load(api: &Api, body: Incoming, name: &str) -> CallResult {
     let too_large = |bytes| Failure { close: true, ..api.load_too_large(bytes).into() };
     let options = match spool(body, bytes_max, too_large, api.account()).await? {
         Text::Memory(text, _charge) if text.len() <= INLINE_WORK_BYTES_MAX => read_load(&text)?,
-        Text::Memory(text, _charge) => aside(move || read_load(&text)).await??,
-        Text::Disk { file, len } => on_disk(move || read_spooled_load(file, len)).await??,
+        Text::Memory(text, _charge) => aside(api.account(), move || read_load(&text)).await??,
+        Text::Disk { file, len } => on_disk(api.account(), move || read_spooled_load(file, len)).await??,
     };
     api.load(name, options).await?;
     Ok(done())
@@ -44,7 +44,7 @@ pub async fn unload(api: &Api, body: Incoming, name: &str) -> CallResult {
     Ok(done())
 }
 
-/// A path that names a repository.
+/// The error for a path that names a repository.
 pub fn no_repository() -> Failure {
     Status::unsupported("'repository_name' specification is not supported").into()
 }

@@ -1,4 +1,4 @@
-//! How does a generate call answer in flat JSON, once or as events?
+//! How is a generate call answered in flat JSON: with one object, or with an event for each response?
 
 use std::collections::VecDeque;
 
@@ -7,6 +7,7 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 use nerite_api::codes::http_status;
 use nerite_api::{Api, Protocol, Target, aside};
+use nerite_budget::Account;
 use nerite_request::{Cancel, ExactlyOne, Status};
 use nerite_wire::json::{GenerateText, read_generate};
 use tokio::sync::mpsc;
@@ -17,6 +18,7 @@ use crate::encoding::request_encoding;
 use crate::events::{self, Events, flat};
 use crate::incoming::Incoming;
 use crate::limits::INLINE_WORK_BYTES_MAX;
+use crate::load_report::{LoadFormat, add_report};
 use crate::receive::Received;
 use crate::reply::{JSON, Outgoing, error, json};
 
@@ -48,8 +50,8 @@ pub async fn generate(
     let bytes_max = api.http_input_bytes_max();
     let mut body = read_body(api, body, bytes_max).await?;
     let mut charge = body.take_charge();
-    // The model may have left while the body came: nothing kept it.
-    let (_under_way, admission) = api.find_or_load(model, || api.accept_found(&found, target)).await?;
+    // The model may have been unloaded while the body arrived, because nothing kept it loaded.
+    let (_under_way, admission) = api.find_or_load(model, || api.accept_found(Some(&found), target)).await?;
     let inputs = admission.input_reports();
     let read = move |body: Received, model: &str, version: &str| {
         read_generate(&GenerateText { json: body.bytes(), inputs: &inputs, model, version, bytes_max })
@@ -58,10 +60,10 @@ pub async fn generate(
         read(body, model, version)?
     } else {
         let (model, version) = (model.to_owned(), version.to_owned());
-        aside(move || read(body, &model, &version)).await??
+        aside(api.account(), move || read(body, &model, &version)).await??
     };
     api.trace(&mut infer_request, Protocol::Http, clock, || trace_parent(api, &parts.headers));
-    // All strings of the text are kept in memory: inputs, and parameters that the model does not know.
+    // All strings of the body are kept in memory: inputs, and parameters that the model does not have as inputs.
     if infer_request.inline_bytes() > charge.bytes() {
         charge.resize(infer_request.inline_bytes());
     }
@@ -73,16 +75,18 @@ pub async fn generate(
             drop(held.take());
         }
         let charge = account.charge(response.inline_bytes());
-        // The reader is gone only if the client disconnected, which has cancelled the request.
+        // This fails only if the client disconnected, which has cancelled the request.
         let _ = to.send((response, charge));
     };
     api.begin(admission, infer_request, cancel.clone(), sink).await?;
-    let mut events = Events::new(from, cancel);
-    if stream { Ok(many(events).await) } else { Ok(one(&mut events).await) }
+    let mut events = Events::new(api.account(), from, cancel);
+    let mut answer = if stream { many(api.account(), events).await } else { one(api.account(), &mut events).await };
+    add_report(api, LoadFormat::of(&parts.headers), answer.headers_mut());
+    Ok(answer)
 }
 
 /// The only response, or an error.
-async fn one(events: &mut Events) -> Response<Outgoing> {
+async fn one(account: &Account, events: &mut Events) -> Response<Outgoing> {
     let (mut one, mut charges) = (ExactlyOne::default(), None);
     let mut outcome = None;
     while let Some((response, charge)) = events.next().await {
@@ -91,8 +95,8 @@ async fn one(events: &mut Events) -> Response<Outgoing> {
     }
     let charge = charges.unwrap_or_default();
     match outcome {
-        Some(Ok(content)) => match flat(content, charge).await {
-            // Charged again with the whole answer.
+        Some(Ok(content)) => match flat(account, content, charge).await {
+            // This charge is dropped here: `dispatch` charges the whole answer.
             Ok((text, _charge)) => json(text),
             Err(status) => error(code_of(Some(&status)), JSON, &status.message),
         },
@@ -101,10 +105,10 @@ async fn one(events: &mut Events) -> Response<Outgoing> {
     }
 }
 
-/// All responses as events. The status of the first is the status of the answer.
-async fn many(mut events: Events) -> Response<Outgoing> {
+/// All responses as events. The HTTP status of the answer is that of the first response.
+async fn many(account: &Account, mut events: Events) -> Response<Outgoing> {
     let first = match events.next_content().await {
-        Some((content, charge)) => Some(flat(content, charge).await.map_or_else(
+        Some((content, charge)) => Some(flat(account, content, charge).await.map_or_else(
             |status| (code_of(Some(&status)), events::failed(&status)),
             |(text, charge)| (StatusCode::OK, events::frame(text, charge)),
         )),

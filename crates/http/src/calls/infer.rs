@@ -9,22 +9,22 @@ use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use hyper::body::Body;
-use nerite_api::{Admission, Api, Protocol, Sending, Target, TraceContext, UnderWay, aside};
+use nerite_api::{Admission, Api, Found, ModelLoad, Protocol, Sending, Target, TraceContext, UnderWay, aside};
 use nerite_budget::{Account, Charge};
 use nerite_request::limits::TensorsMax;
 use nerite_request::{InferRequest, InferResponse, Parameter, Recycled, Status};
-use nerite_wire::json::{InferText, Rendering, read_infer, read_raw_infer, write_answer};
+use nerite_wire::json::{InferText, Rendering, read_infer, read_raw_infer, read_timeout, write_answer};
 
 use super::CallResult;
 use crate::encoding::{Encoding, Inflated, compress, inflate, response_encoding};
 use crate::incoming::Incoming;
 use crate::limits::{CHARGED_BYTES_MIN, COPIED_BYTES, INLINE_WORK_BYTES_MAX, KEPT_HEADERS_MAX};
-use crate::load_report::LoadFormat;
+use crate::load_report::{LoadFormat, add_report};
 use crate::receive::{Received, Store, discard, receive};
 use crate::reply::{BINARY, Failure, JSON, Outgoing};
 use framing::Framing;
 
-/// The end of the JSON in a body.
+/// The header with the length of the JSON at the front of a body.
 pub const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 
 /// Reads the request, runs it, and writes the answer.
@@ -36,18 +36,16 @@ pub async fn infer(api: &Api, headers: &mut HeaderMap, body: Incoming, model: &s
     let rendered = if is_light(&response, &rendering) {
         Rendered::of(response, &rendering)?
     } else {
-        aside(move || Rendered::of(response, &rendering)).await??
+        aside(api.account(), move || Rendered::of(response, &rendering)).await??
     };
     let encoding = response_encoding(headers.get(ACCEPT_ENCODING).map(HeaderValue::as_bytes));
     let load_format = LoadFormat::of(headers);
     let mut answer = write(rendered.sent_by(sending), encoding, headers).await?;
-    if let Some((format, host)) = load_format.and_then(|format| Some((format, api.host_metrics()?))) {
-        format.report(&host, answer.headers_mut());
-    }
+    add_report(api, load_format, answer.headers_mut());
     Ok(answer)
 }
 
-/// A request that has come and was read.
+/// A request that has arrived and was read.
 struct Read {
     _under_way: UnderWay,
     admission: Admission,
@@ -56,7 +54,7 @@ struct Read {
     charge: Charge,
 }
 
-/// A function and not a value, because the future would keep the value while it waits.
+/// A function and not a variable, because the future of `read` would store a variable across each `await`.
 fn target<'a>(model: &'a str, version: &'a str) -> Target<'a> {
     Target::of_one(Protocol::Http, model, version)
 }
@@ -64,11 +62,11 @@ fn target<'a>(model: &'a str, version: &'a str) -> Target<'a> {
 async fn read(api: &Api, headers: &HeaderMap, body: Incoming, model: &str, version: &str) -> Result<Read, Failure> {
     let clock = api.trace_clock();
     api.note_inference(model, version, "");
-    // This is done before the body is read, so that a request that waits for its model holds no memory.
-    let early = api.find_or_load(model, || api.find(target(model, version))).await.map_err(Failure::plain);
+    // A load begins before the body is read, but the timeout for the wait is in the body.
+    let early = Early::of(api, model, version).map_err(Failure::plain);
     let early = early
-        .and_then(|found| Ok((found, Framing::of(headers, body.size_hint().exact(), api.http_input_bytes_max())?)));
-    let (found, framing) = match early {
+        .and_then(|early| Ok((early, Framing::of(headers, body.size_hint().exact(), api.http_input_bytes_max())?)));
+    let (early, framing) = match early {
         Ok(early) => early,
         Err(failure) => {
             // A client that sent `Expect: 100-continue` learns from the answer that it must not send the body.
@@ -79,10 +77,15 @@ async fn read(api: &Api, headers: &HeaderMap, body: Incoming, model: &str, versi
         }
     };
     let received = receive(body, framing.expected(), api.account()).await?;
-    // From here on the server does not wait for the client. The model may have been unloaded while the body was read, because nothing kept it loaded.
-    let accepted = api.find_or_load(model, || api.accept_found(&found, target(model, version))).await;
-    let (under_way, admission) = accepted.map_err(Failure::plain)?;
-    let mut received = inflated(api.account(), received, framing).await?;
+    // From here on the server does not wait for the client. Nothing kept the model loaded while the body was read, so it may have been unloaded.
+    let accept = || api.accept_found(early.found.as_ref(), target(model, version));
+    let accepted =
+        if early.load.is_some() { None } else { api.unless_loadable(model, accept()).map_err(Failure::plain)? };
+    let ((under_way, admission), mut received) = match accepted {
+        Some(accepted) => (accepted, inflated(api.account(), received, framing).await?),
+        // Boxed, so that the future of every inference does not contain the space for the wait.
+        None => Box::pin(accept_loaded(api, model, early.load, received, framing, accept)).await?,
+    };
     let mut charge = received.take_charge();
     let json_len = framing.json_len(received.bytes().len())?;
     let (bytes_max, tensors_max) = (framing.bytes_max, admission.tensors_max());
@@ -90,17 +93,59 @@ async fn read(api: &Api, headers: &HeaderMap, body: Incoming, model: &str, versi
         read_raw_infer(received.tail(0), model, version, bytes_max)?
     } else if json_len > INLINE_WORK_BYTES_MAX {
         let (model, version) = (model.to_string(), version.to_string());
-        aside(move || read_text(&received, json_len, &model, &version, bytes_max, tensors_max)).await??
+        aside(api.account(), move || read_text(&received, json_len, &model, &version, bytes_max, tensors_max)).await??
     } else {
         read_text(&received, json_len, model, version, bytes_max, tensors_max)?
     };
     forward_headers(api, headers, &mut infer_request)?;
     api.trace(&mut infer_request, Protocol::Http, clock, || trace_parent(api, headers));
-    // Numbers that were text are in blocks of their own now, and the text is freed.
+    // Tensors that were JSON text are now numbers in blocks of their own, and the text is freed.
     if infer_request.inline_bytes() > charge.bytes().max(CHARGED_BYTES_MIN) {
         charge.resize(infer_request.inline_bytes());
     }
     Ok(Read { _under_way: under_way, admission, infer_request, rendering, charge })
+}
+
+/// The state of the model before the body is read: either the model was found, or its load was begun.
+struct Early {
+    found: Option<Found>,
+    load: Option<Box<ModelLoad>>,
+}
+
+impl Early {
+    fn of(api: &Api, model: &str, version: &str) -> Result<Early, Status> {
+        let found = api.unless_loadable(model, api.find(target(model, version)))?;
+        let load = found.is_none().then(|| api.begin_load(model)).transpose()?;
+        Ok(Early { found, load: load.map(Box::new) })
+    }
+}
+
+/// Accepts a request once its model is loaded. The timeout in the body bounds each wait.
+async fn accept_loaded<T>(
+    api: &Api,
+    model: &str,
+    load: Option<Box<ModelLoad>>,
+    received: Received,
+    framing: Framing,
+    accept: impl Fn() -> Result<T, Status>,
+) -> Result<(T, Received), Failure> {
+    let received = inflated(api.account(), received, framing).await?;
+    let json_len = framing.json_len(received.bytes().len())?;
+    let timeout = move || {
+        let timeout_us = read_timeout(received.bytes().get(..json_len).unwrap_or_default());
+        (received, timeout_us)
+    };
+    let (received, timeout_us) =
+        if json_len > INLINE_WORK_BYTES_MAX { aside(api.account(), timeout).await? } else { timeout() };
+    if let Some(load) = load {
+        let _loaded = load.within(timeout_us).await.map_err(Failure::plain)?;
+        if let Some(accepted) = api.unless_loadable(model, accept()).map_err(Failure::plain)? {
+            return Ok((accepted, received));
+        }
+    }
+    // The model was unloaded while the body was read.
+    let _loaded = api.wait_for_model(model, timeout_us).await.map_err(Failure::plain)?;
+    Ok((accept().map_err(Failure::plain)?, received))
 }
 
 fn read_text(
@@ -116,7 +161,7 @@ fn read_text(
     read_infer(&InferText { json, tail: &tail, model, version, bytes_max, tensors_max })
 }
 
-/// The inflated body.
+/// The body, inflated if it is compressed.
 async fn inflated(account: &Account, received: Received, framing: Framing) -> Result<Received, Failure> {
     let Some(encoding) = framing.encoding else { return Ok(received) };
     let store = Store::new(framing.tail_at().unwrap_or_default(), None)?;
@@ -164,7 +209,7 @@ impl Rendered {
 }
 
 impl Rendered {
-    /// The same, noted as sent when its last bytes are.
+    /// Attaches `sending` to the last bytes of the answer. They drop it when they are sent, and the trace then notes the answer as sent.
     fn sent_by(mut self, sending: Option<Sending>) -> Rendered {
         if let Some(sending) = sending {
             let last = self.tensors.back_mut().unwrap_or(&mut self.json);
@@ -174,7 +219,7 @@ impl Rendered {
     }
 }
 
-/// Whether a front thread may write this answer: few bytes are written as text, and few must be copied because a peer may still write them.
+/// Whether a front thread may write this answer: only few bytes must be written as text, or copied because other processes may still write to them.
 fn is_light(response: &InferResponse, rendering: &Rendering) -> bool {
     let sent = response.outputs.iter().filter(|output| !output.placed);
     let work = sent.map(|output| match rendering.is_binary(&output.name) {

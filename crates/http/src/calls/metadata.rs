@@ -1,16 +1,17 @@
 //! Which metadata do the server and its models have?
 
+use http::Response;
 use nerite_api::{Api, aside};
 use nerite_config::{encoded_bytes, to_json};
 use nerite_wire::json::{write_model, write_server, write_statistics};
 
 use super::CallResult;
 use crate::limits::INLINE_CONFIG_BYTES_MAX;
-use crate::reply::json;
+use crate::reply::{Outgoing, json};
 
 /// The server's metadata.
-pub fn server(api: &Api) -> CallResult {
-    Ok(json(write_server(&api.server_report()?)))
+pub fn server(api: &Api) -> Response<Outgoing> {
+    json(write_server(&api.server_report()))
 }
 
 /// A model's metadata.
@@ -25,7 +26,7 @@ pub async fn config(api: &Api, name: &str, version: &str) -> CallResult {
     let text = if encoded_bytes(&config) <= INLINE_CONFIG_BYTES_MAX {
         to_json(&config)
     } else {
-        aside(move || to_json(&config)).await?
+        aside(api.account(), move || to_json(&config)).await?
     };
     Ok(json(text.into_bytes()))
 }
@@ -35,8 +36,8 @@ pub fn statistics(api: &Api, name: &str, version: &str) -> CallResult {
     Ok(json(write_statistics(&api.statistics(name, version)?)))
 }
 
-/// Statistics of all models. There may be many.
+/// Statistics of all models. They are written on another thread than a front thread, because there may be many models.
 pub async fn all_statistics(api: &Api) -> CallResult {
-    let api = api.clone();
-    Ok(json(aside(move || api.statistics("", "").map(|all| write_statistics(&all))).await??))
+    let reader = api.clone();
+    Ok(json(aside(api.account(), move || reader.statistics("", "").map(|all| write_statistics(&all))).await??))
 }

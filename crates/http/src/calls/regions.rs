@@ -9,7 +9,7 @@ use crate::incoming::Incoming;
 use crate::reply::{done, json};
 use crate::route::{RegionCall, RegionKind};
 
-/// Status, registration and unregistration of both kinds.
+/// Status, registration and unregistration of regions of both kinds.
 pub async fn region(api: &Api, body: Incoming, kind: RegionKind, name: &str, call: RegionCall) -> CallResult {
     if call != RegionCall::Register {
         pass_over(body).await;
@@ -20,9 +20,8 @@ pub async fn region(api: &Api, body: Incoming, kind: RegionKind, name: &str, cal
             check_register(api, name, "system")?;
             let body = read_control_body(api, body).await?;
             let region = read_system_register(body.bytes())?;
-            let name = name.to_owned();
-            let register = move |api: &Api| api.register_system(&name, &region.key, region.offset, region.byte_size);
-            Ok(api.change_own_regions(register).await.map(|()| done())?)
+            api.register_own_system(name.to_owned(), region.key, region.offset, region.byte_size).await?;
+            Ok(done())
         }
         RegionKind::Cuda => {
             check_register(api, name, "cuda")?;
@@ -41,9 +40,9 @@ pub async fn region(api: &Api, body: Incoming, kind: RegionKind, name: &str, cal
 async fn without_body(api: &Api, kind: RegionKind, name: &str, call: RegionCall) -> CallResult {
     Ok(match (kind, call) {
         (_, RegionCall::Status) if name.is_empty() => {
-            // Charged, because there may be many regions with long names.
-            let api = api.clone();
-            json(aside(move || status(&api, kind, "")).await??)
+            // Written on another thread than a front thread, because there may be many regions with long names.
+            let reader = api.clone();
+            json(aside(api.account(), move || status(&reader, kind, "")).await??)
         }
         (kind, RegionCall::Status) => json(status(api, kind, name)?),
         (kind, _) => {
@@ -65,7 +64,7 @@ fn status(api: &Api, kind: RegionKind, name: &str) -> Result<Vec<u8>, Status> {
     }
 }
 
-/// What is refused before the body is read.
+/// The checks of a registration before its body is read.
 fn check_register(api: &Api, name: &str, kind: &str) -> Result<(), Status> {
     api.check_client_shm()?;
     if name.is_empty() {

@@ -1,20 +1,23 @@
 //! What are the trace and log settings?
 
-use http::{Method, Response};
+use http::request::Parts;
+use http::{HeaderMap, Method, Response};
 use nerite_api::{Api, Changeable, Code, Protocol, Status};
 use nerite_wire::json::{read_log_change, read_trace_change, write_log_settings, write_trace_settings};
 
-use super::{CallResult, pass_over, read_control_body};
+use super::{CallResult, read_control_body};
 use crate::incoming::Incoming;
 use crate::reply::{Outgoing, forbidden, json};
+use crate::unread::answer_unread;
 
 /// Trace settings of the server (empty name) or of a model, changed first if the method is POST.
-pub async fn trace(api: &Api, method: &Method, body: Incoming, name: &str) -> CallResult {
+pub async fn trace(api: &Api, parts: &Parts, body: Incoming, name: &str) -> CallResult {
+    let Parts { method, headers, .. } = parts;
     if method == Method::GET {
         return Ok(json(write_trace_settings(&api.trace_settings(name)?)));
     }
     if let Err(status) = api.allow_change(Protocol::Http, Changeable::Trace) {
-        return Ok(refuse(status, body).await);
+        return Ok(refuse(api, status, headers, body).await);
     }
     // An unknown model is refused before the body is read.
     api.trace_settings(name)?;
@@ -24,22 +27,22 @@ pub async fn trace(api: &Api, method: &Method, body: Incoming, name: &str) -> Ca
 }
 
 /// The log settings, changed first if the method is POST.
-pub async fn logging(api: &Api, method: &Method, body: Incoming) -> CallResult {
+pub async fn logging(api: &Api, parts: &Parts, body: Incoming) -> CallResult {
+    let Parts { method, headers, .. } = parts;
     if method == Method::GET {
         return Ok(json(write_log_settings(&api.log_settings())));
     }
     if let Err(status) = api.allow_change(Protocol::Http, Changeable::Log) {
-        return Ok(refuse(status, body).await);
+        return Ok(refuse(api, status, headers, body).await);
     }
     let body = read_control_body(api, body).await?;
     let settings = api.change_log(read_log_change(body.bytes())?).map_err(worded_for_http)?;
     Ok(json(write_log_settings(&settings)))
 }
 
-/// Answered like a call with a missing header.
-async fn refuse(status: Status, body: Incoming) -> Response<Outgoing> {
-    pass_over(body).await;
-    forbidden(&status.into())
+/// Refuses a change, with the answer that a call gets without the header that its category requires.
+async fn refuse(api: &Api, status: Status, headers: &HeaderMap, body: Incoming) -> Response<Outgoing> {
+    answer_unread(api, headers, body, forbidden(&status.into())).await
 }
 
 /// Two errors have different texts over HTTP and gRPC, and one of them a different code.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body::Body;
 use nerite_api::Upload;
 use nerite_budget::{Account, Charge};
-use nerite_listen::Gate;
+use nerite_listen::BodyReadLimit;
 use nerite_request::Status;
 
 use super::{Chunks, Expected, Refusal};
@@ -39,17 +39,18 @@ pub async fn spool<B>(
     account: &Account,
 ) -> Result<Text, Failure>
 where
-    B: Body<Data = Bytes, Error: std::fmt::Display>,
+    B: Body<Data = Bytes, Error: std::error::Error + 'static>,
 {
     let declared = body.size_hint().exact();
     if let Some(declared) = declared.filter(|declared| *declared > bytes_max) {
         return Err(too_large(declared));
     }
     let mut body = pin!(body);
-    // The limit is checked here, because the caller provides its text.
+    // The limit is checked below, because `too_large` is a closure, which `Expected` cannot hold.
     let beyond = |_, _| Status::internal("a load has no other limit");
     let expected = Expected { declared, tail_at: None, bytes_max: u64::MAX, too_large: beyond };
-    let mut chunks = Chunks { expected, count: 0, bytes: 0, charge: Charge::default(), gate: Gate::new(account) };
+    let mut chunks =
+        Chunks { expected, count: 0, bytes: 0, charge: Charge::default(), read_limit: BodyReadLimit::new(account) };
     let mut charge = account.charge(0);
     let (mut held, mut upload, mut len) = (Vec::new(), Upload::default(), 0u64);
     while let Some(frame) = chunks.next(body.as_mut()).await.map_err(Refusal::into_failure)? {
@@ -61,11 +62,11 @@ where
         charge.resize(held.len());
         let most = if upload.is_empty() { SPOOL_BYTES_MIN } else { SPOOL_STEP_BYTES };
         if held.len() > most {
-            append(&mut upload, &mut held).await?;
+            append(&mut upload, account, &mut held).await?;
         }
     }
     if !upload.is_empty() {
-        append(&mut upload, &mut held).await?;
+        append(&mut upload, account, &mut held).await?;
     }
     Ok(match upload.into_file() {
         Some(file) => Text::Disk { file, len },
@@ -73,8 +74,8 @@ where
     })
 }
 
-/// An error of writing to disk. It ends the connection, because the rest of the body is not read.
-async fn append(upload: &mut Upload, held: &mut Vec<u8>) -> Result<(), Failure> {
+/// Appends the bytes in memory to the file. An error closes the connection, because the rest of the body is not read.
+async fn append(upload: &mut Upload, account: &Account, held: &mut Vec<u8>) -> Result<(), Failure> {
     let full = Bytes::from(std::mem::take(held));
-    upload.append(vec![full]).await.map_err(|status| Failure { close: true, ..status.into() })
+    upload.append(account, vec![full]).await.map_err(|status| Failure { close: true, ..status.into() })
 }

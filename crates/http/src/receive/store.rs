@@ -5,7 +5,7 @@ use nerite_request::Status;
 
 use crate::limits::{FIRST_BLOCK_BYTES_MAX, FIRST_BLOCK_BYTES_MIN, TAIL_ALIGN};
 
-/// A block that collects a body piece by piece, and grows when more arrives than was declared.
+/// A block that collects a body piece by piece. It grows as the bytes arrive.
 #[derive(Debug)]
 pub struct Store {
     slot: Slot,
@@ -47,7 +47,7 @@ impl Store {
         Ok(&mut all[at..])
     }
 
-    /// Counts bytes written to the room.
+    /// Counts bytes that were written to the memory from [`Store::room`].
     pub fn advance(&mut self, written: usize) {
         count_copied(Reason::InlineRequest, written);
         self.filled += written;
@@ -79,7 +79,7 @@ fn refusal(len: usize, refused: NoMemory) -> Status {
 mod tests {
     use super::*;
 
-    /// Sends `pieces` pieces of a MiB of a body that declares `declared` bytes. Returns the bytes of the block.
+    /// Writes `pieces` pieces of 1 MiB of a body with this declared length. Expects that the block then has `block_mib` MiB.
     #[track_caller]
     fn check(declared: Option<u64>, pieces: usize, block_mib: usize) {
         let mut store = Store::new(0, declared).unwrap();

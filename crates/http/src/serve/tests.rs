@@ -19,11 +19,12 @@ use crate::receive::{Expected, receive};
 use crate::reply::{bare, json};
 use nerite_listen::{BindError, ConnectionLimits, Endpoint, Peers, TimeLimits, bind};
 
-/// Answers with the body it got, except below `/slow`, where it waits to be let go, and `/early`, where it does not look.
+/// Answers with the body of the request, except for three paths: `/slow` waits for `gate`, `/early` does not read the body, and `/pieces` sends
+/// 40 pieces.
 struct Echo {
     account: Account,
     gate: Arc<Notify>,
-    /// Told when a request below `/slow` begins, and when it is dropped unanswered.
+    /// Receives `begun` when a request for `/slow` begins, and `dropped` when its future ends or is dropped.
     news: Mutex<mpsc::Sender<&'static str>>,
 }
 
@@ -69,7 +70,7 @@ impl Handler for Echo {
     }
 }
 
-/// Tells the test something when it is dropped.
+/// Sends its text to the test when it is dropped.
 struct SendOnDrop<'e>(&'e Echo, &'static str);
 
 impl Drop for SendOnDrop<'_> {
@@ -90,12 +91,12 @@ struct TestServer {
 }
 
 fn server() -> TestServer {
-    house_with(TimeLimits::default(), ConnectionLimits::for_descriptors(1024))
+    server_with(TimeLimits::default(), ConnectionLimits::for_descriptors(1024))
 }
 
 #[expect(clippy::disallowed_methods, reason = "a test waits for its own gate")]
-fn house_with(times: TimeLimits, connections: ConnectionLimits) -> TestServer {
-    let rules = Rules { peers: Peers::new(connections), times };
+fn server_with(times: TimeLimits, connections: ConnectionLimits) -> TestServer {
+    let rules = ConnectionRules { peers: Peers::new(connections), times };
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("http.sock");
     let (gate, (news_sender, news)) = (Arc::new(Notify::new()), mpsc::channel());
@@ -121,7 +122,7 @@ fn house_with(times: TimeLimits, connections: ConnectionLimits) -> TestServer {
     TestServer { address, socket, gate, news, handle, stopped, stop, _folder: folder }
 }
 
-/// Sends `request` and reads until `count` answers with these bodies have come; the answers' first lines.
+/// Sends `request`, and reads an answer with each of `bodies`. Returns the first lines of the answers.
 #[track_caller]
 fn talk(stream: &mut (impl Read + Write), request: &[u8], bodies: &[&[u8]]) -> Vec<String> {
     stream.write_all(request).unwrap();
@@ -142,7 +143,7 @@ fn answer(stream: &mut impl Read, body: &[u8]) -> String {
     String::from_utf8(head).unwrap().lines().next().unwrap().to_string()
 }
 
-/// Waits for what the service does a moment after the client has seen its part.
+/// Waits until `done` returns true. The service may do some work only after its client has seen the answer.
 fn until(done: impl Fn() -> bool) {
     while !done() {
         std::thread::yield_now();
@@ -245,7 +246,7 @@ fn a_stop_does_not_wait_for_half_requests() {
     let mut second = TcpStream::connect(server.address).unwrap();
     let request = [post(b"one"), b"GET /v2/heal".to_vec()].concat();
     assert_eq!(talk(&mut second, &request, &[b"one"]), [OK]);
-    // Of the half body a part was read by now: its connection was there first.
+    // The server has read a part of the half body by now, because it accepted that connection first.
     server.stop.send(()).unwrap();
     server.stopped.recv().unwrap();
     assert_eq!(half.read(&mut [0]).unwrap_or(0), 0);
@@ -255,7 +256,7 @@ fn a_stop_does_not_wait_for_half_requests() {
 fn a_stop_does_not_wait_for_a_client_that_does_not_read() {
     let server = server();
     let mut stream = TcpStream::connect(server.address).unwrap();
-    // More than the system keeps for a client: its buffers hold some megabytes.
+    // The answers exceed the socket buffers of the system, which hold some megabytes.
     for _ in 0..200 {
         stream.write_all(b"GET /pieces HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     }
@@ -266,11 +267,11 @@ fn a_stop_does_not_wait_for_a_client_that_does_not_read() {
 
 #[track_caller]
 fn check_ended(times: TimeLimits, sent: &[u8], answers: &[&[u8]], then: &[u8]) {
-    let server = house_with(times, ConnectionLimits::for_descriptors(1024));
+    let server = server_with(times, ConnectionLimits::for_descriptors(1024));
     let mut stream = TcpStream::connect(server.address).unwrap();
     talk(&mut stream, sent, answers);
     stream.write_all(then).unwrap();
-    // The end, or a reset where not all was read that the client sent.
+    // The stream ends, or is reset if the server did not read all that the client sent.
     assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
     until(|| server.handle.connections() == 0);
 }
@@ -291,7 +292,7 @@ fn who_keeps_the_server_waiting_is_ended() {
 
 #[track_caller]
 fn check_ended_unread(times: TimeLimits, sent: &[u8]) {
-    let server = house_with(times, ConnectionLimits::for_descriptors(1024));
+    let server = server_with(times, ConnectionLimits::for_descriptors(1024));
     let mut stream = TcpStream::connect(server.address).unwrap();
     stream.write_all(sent).unwrap();
     until(|| server.handle.connections() == 1);
@@ -300,7 +301,7 @@ fn check_ended_unread(times: TimeLimits, sent: &[u8]) {
 
 #[test]
 fn who_finds_no_place_is_told_and_who_is_idle_makes_room() {
-    let server = house_with(TimeLimits::default(), ConnectionLimits { all_max: 16, per_peer_max: 8 });
+    let server = server_with(TimeLimits::default(), ConnectionLimits { all_max: 16, per_peer_max: 8 });
     // The tests run as the server's own user, an operator, who may have 14 of the 16.
     let mut busy: Vec<_> = (0..13).map(|_| TcpStream::connect(server.address).unwrap()).collect();
     for stream in &mut busy {

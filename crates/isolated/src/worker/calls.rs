@@ -8,9 +8,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread;
 
+use nerite_locks::Mutex;
 use nerite_process::packets::Command;
 use nerite_process::{Channel, Packet};
 use nerite_request::Status;
@@ -53,13 +54,13 @@ impl Calls {
                     let _ = worker_request.send(mapped.map(|()| answer));
                 }
             }
-            // All callers learn that no answer comes.
+            // All callers get an error, because no answer will come.
             calls.lock().clear();
         };
         thread::Builder::new().name("nerite-answers".to_owned()).spawn(listen).map(drop)
     }
 
-    /// Makes a call. `packet` writes it with its number. The answer comes later.
+    /// Makes a call. `packet` writes it with its number. The answer arrives through the receiver.
     pub fn send(&self, packet: impl FnOnce(u64) -> String) -> Result<Receiver<CallAnswer>, Status> {
         self.begin(false, packet).map(|(_, answer)| answer)
     }

@@ -1,16 +1,17 @@
 //! Which requests have lost their clients, and what happens if their run continues?
 //!
-//! The server reports them over the side channel. A thread reads it. The engine then ends the run at its next
-//! operator, if it can. The embedded engine cannot, and one operator may take long. If a run continues for
-//! `GONE_PATIENCE` after its last client has gone, this process ends. The server starts another for the next request.
+//! The server reports these requests over the side channel, which a thread reads. The engine then ends the run at its next operator, if it can. The
+//! embedded engine cannot, and one operator may take long. If a run continues for `GONE_PATIENCE` after its last client has gone, this process ends.
+//! The server starts another for the next request.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use nerite_locks::Mutex;
 use nerite_process::packets::{Measured, SideSaid};
 use nerite_process::{Channel, Packet};
 use nerite_request::Cancel;
@@ -22,9 +23,8 @@ type End = Box<dyn Fn() + Send + Sync>;
 pub(super) struct Gone {
     batch: Mutex<Batch>,
     over: Condvar,
-    /// How long a run without clients may continue; `None` without a limit, because the engine may keep what other
-    /// requests need.
-    patience: Option<Duration>,
+    /// How long a run without clients may continue. `None` means no limit, because the engine may keep data that other requests need.
+    timeout: Option<Duration>,
     end: End,
 }
 
@@ -38,8 +38,8 @@ struct Batch {
 }
 
 impl Gone {
-    pub fn new(patience: Option<Duration>, end: impl Fn() + Send + Sync + 'static) -> Arc<Gone> {
-        Arc::new(Gone { batch: Mutex::default(), over: Condvar::new(), patience, end: Box::new(end) })
+    pub fn new(timeout: Option<Duration>, end: impl Fn() + Send + Sync + 'static) -> Arc<Gone> {
+        Arc::new(Gone { batch: Mutex::default(), over: Condvar::new(), timeout, end: Box::new(end) })
     }
 
     /// Starts a thread that listens on the side channel until the server closes it. Answers about metrics are passed
@@ -53,7 +53,7 @@ impl Gone {
                 if let Some(number) = said.gone() {
                     gone.has_gone(number);
                 } else if let Some(answer) = said.measured() {
-                    // If the asker has stopped waiting, the answer is dropped.
+                    // If the caller has stopped waiting, the answer is dropped.
                     let _ = measured.send(answer);
                 }
             }
@@ -72,20 +72,20 @@ impl Gone {
         cancel
     }
 
-    /// The request was answered, separately from others of its batch.
+    /// Notes that the request was answered, separately from others of its batch.
     pub fn ends(&self, number: u64) {
         let mut batch = self.lock();
         batch.running.remove(&number);
         batch.early.remove(&number);
     }
 
-    /// All requests of a batch have come, and this is the number of the first. Requests with lower numbers will not come any more.
+    /// Notes that a batch was received whose first request has this number. No request with a lower number will be received any more.
     pub fn have_come(&self, first: u64) {
         let mut batch = self.lock();
         batch.early = batch.early.split_off(&first);
     }
 
-    /// The batch was answered. Later requests have greater numbers.
+    /// Notes that the batch was answered. Later requests have greater numbers.
     pub fn is_over(&self) {
         let mut batch = self.lock();
         batch.number += 1;
@@ -104,16 +104,16 @@ impl Gone {
         };
         let of = batch.number;
         drop(batch);
-        // Without the lock, because it stops the engine. The batch may be over before this returns.
+        // The lock is not held here, because this call stops the engine, and the batch may be over before it returns.
         cancel.cancel();
-        let Some(patience) = self.patience else { return };
+        let Some(timeout) = self.timeout else { return };
         let is_vain = |batch: &Batch| batch.running.values().all(Cancel::is_cancelled);
         let batch = self.lock();
         // No other client is left, so this thread may wait here.
-        let waited = self.over.wait_timeout_while(batch, patience, |batch| batch.number == of && is_vain(batch));
+        let waited = self.over.wait_timeout_while(batch, timeout, |batch| batch.number == of && is_vain(batch));
         let (batch, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if batch.number == of && !batch.running.is_empty() && is_vain(&batch) {
-            // With the lock: no later batch can begin in a process that is about to end.
+            // The lock is held, so that no later batch begins in a process that is about to end.
             (self.end)();
         }
     }
@@ -130,13 +130,13 @@ mod tests {
     use super::*;
 
     /// Counts how often the process would have ended.
-    fn counting(patience: Duration) -> (Arc<Gone>, Arc<AtomicUsize>) {
+    fn counting(timeout: Duration) -> (Arc<Gone>, Arc<AtomicUsize>) {
         let ends = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&ends);
         let count = move || {
             counted.fetch_add(1, Ordering::SeqCst);
         };
-        (Gone::new(Some(patience), count), ends)
+        (Gone::new(Some(timeout), count), ends)
     }
 
     #[test]
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "the run ends about when the patience does")]
+    #[expect(clippy::disallowed_methods, reason = "the run ends about when the timeout does")]
     fn a_run_that_ends_as_the_patience_does_is_over_before_the_process_ends_or_not_at_all() {
         const PATIENCE: Duration = Duration::from_micros(300);
         let (mut rounds, mut ended) = (0, 0);
@@ -177,7 +177,7 @@ mod tests {
             gone.is_over();
             let before = ends.load(Ordering::SeqCst);
             listener.join().expect("it listens");
-            // If a client goes after the run was over, nothing is cancelled, and the process does not end.
+            // If a client disconnects after the run was over, nothing is cancelled, and the process does not end.
             assert!(before == 0 || (before == 1 && cancel.is_cancelled()));
             assert_eq!(ends.load(Ordering::SeqCst), before, "a process ends after its run was over");
             (rounds, ended) = (rounds + 1, ended + before as u64);

@@ -6,7 +6,7 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 use nerite_process::Channel;
 use nerite_process::packets::Log as Line;
 
-/// Sends them over the side channel.
+/// A logger that sends lines over the side channel.
 struct SideLog(Arc<Channel>);
 
 /// Sends all log lines of this process over this socket from now on.

@@ -3,16 +3,17 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use nerite_locks::Mutex;
 use nerite_memory::{Buffer, Extent, Slot};
 use nerite_process::packets::{Segment, SegmentOffset};
 use nerite_request::Status;
 use nerite_shm::SharedMapping;
 
-/// How long to wait for a segment that another thread is about to map: one channel may name a segment that the other
-/// one brings.
+/// How long to wait for a segment that another thread is about to map. A packet on one channel may name a segment whose descriptor comes over another
+/// channel.
 const ON_ITS_WAY: Duration = Duration::from_secs(10);
 
 /// The segments that are mapped here, by the server's numbers.
@@ -25,7 +26,7 @@ pub(super) struct Memory {
 #[derive(Default)]
 struct State {
     segments: HashMap<u64, SharedMapping>,
-    /// Segments that could not be mapped, until the server is told.
+    /// Segments that could not be mapped and were not reported to the server yet.
     unmapped: Vec<u64>,
 }
 
@@ -35,9 +36,11 @@ impl Memory {
         let wanted = wanted.ok_or("the server told of memory in words that make no sense")?;
         let mut failed = Ok(());
         let mut descriptors = descriptors.into_iter();
-        for Segment { number: segment, bytes, file_offset, .. } in wanted {
+        for Segment { number: segment, bytes, file_offset, is_region, is_private, .. } in wanted {
             let made = descriptors.next().ok_or_else(|| std::io::Error::other("its descriptor did not come"));
-            match made.and_then(|descriptor| SharedMapping::map(descriptor, file_offset, bytes)) {
+            // Private memory holds inputs. It is mapped only for reading, because no engine writes to its inputs.
+            let map = if is_private { SharedMapping::map_to_read } else { SharedMapping::map };
+            match made.and_then(|descriptor| map(descriptor, file_offset, bytes, is_region)) {
                 Ok(mapping) => drop(self.lock().segments.insert(segment, mapping)),
                 Err(error) => {
                     self.lock().unmapped.push(segment);
@@ -60,7 +63,7 @@ impl Memory {
         }
     }
 
-    /// Takes the segments that could not be mapped, to tell the server.
+    /// Takes the segments that could not be mapped, to report them to the server.
     pub(super) fn take_unmapped(&self) -> Vec<u64> {
         std::mem::take(&mut self.lock().unmapped)
     }
@@ -76,10 +79,10 @@ impl Memory {
 
     /// The segment of that number. If another channel may be bringing it (`on_its_way`), this waits.
     pub(super) fn get(&self, segment: u64, on_its_way: bool) -> Result<SharedMapping, Status> {
-        let patience = if on_its_way { ON_ITS_WAY } else { Duration::ZERO };
+        let timeout = if on_its_way { ON_ITS_WAY } else { Duration::ZERO };
         let is_missing =
             |state: &mut State| !state.segments.contains_key(&segment) && !state.unmapped.contains(&segment);
-        let waited = self.mapped.wait_timeout_while(self.lock(), patience, is_missing);
+        let waited = self.mapped.wait_timeout_while(self.lock(), timeout, is_missing);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let found = state.segments.get(&segment).cloned();
         found.ok_or_else(|| Status::internal(format!("segment {segment} is not mapped in the model's process")))
@@ -95,7 +98,7 @@ pub(super) fn buffer(mapping: &SharedMapping, offset: usize, len: usize) -> Resu
     Ok(mapping.buffer(extent(mapping, offset, len)?))
 }
 
-/// The same, which drops `with` after its last reader.
+/// The same, where the last reader of the buffer drops `with`.
 pub(super) fn buffer_with(
     mapping: &SharedMapping,
     offset: usize,

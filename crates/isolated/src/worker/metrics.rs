@@ -1,20 +1,21 @@
 //! How does a child make metrics that the server shows?
 //!
-//! It asks on the side channel, as Python models do, because the registry is the server's. The answers come in the
-//! order of the questions. When the process ends, all that it made is removed.
+//! The registry is the server's, so the child sends questions on the side channel, as Python models do. The answers come in the order of the
+//! questions. When the process ends, all metrics that it made are removed.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use nerite_backend::{MetricChange, MetricMaker, MetricSource};
+use nerite_locks::Mutex;
 use nerite_process::Channel;
 use nerite_process::packets::{Measured, MetricQuestion, Unmeasured};
 use nerite_request::report::MetricKind;
 
 use crate::limits::MEASURED_MAX;
 
-/// The way to the server's registry.
+/// Makes metrics in the server's registry.
 pub(super) struct ServerMetrics(Arc<Questions>);
 
 struct Questions {
@@ -30,7 +31,7 @@ struct Made {
 }
 
 impl ServerMetrics {
-    /// Asks on this channel. The thread that reads the channel puts the answers into the sender.
+    /// Sends questions on this channel. The thread that reads the channel puts the answers into the returned sender.
     pub fn new(side: &Arc<Channel>) -> (ServerMetrics, Sender<Measured>) {
         let (read, answers) = channel();
         let questions = Questions { side: Arc::clone(side), answers: Mutex::new(Some(answers)) };
@@ -60,7 +61,7 @@ impl Questions {
         }
     }
 
-    /// Asks a question whose answer is a number.
+    /// Sends a question whose answer is a number.
     fn number(&self, question: &MetricQuestion<'_>) -> Result<u64, String> {
         match self.send(question)? {
             Measured::Number(number) => Ok(number),

@@ -1,11 +1,12 @@
-//! How does an engine in a child ask, load and unload other models of its server?
+//! How does an engine in a child call, load and unload other models of its server?
 
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::thread;
 
 use nerite_backend::{Infer, ModelsDone};
 use nerite_config::{ModelConfig, from_json};
+use nerite_locks::Mutex;
 use nerite_memory::{Buffer, Reason, Slot};
 use nerite_process::limits::TENSOR_ALIGN;
 use nerite_process::packets::{
@@ -19,14 +20,14 @@ use nerite_tensor::Tensor;
 
 use super::calls::{CallAnswer, Calls, wait};
 use super::memory::{buffer, slot};
-use super::talk::{OutputSpace, Talk};
+use super::server_channel::{OutputSpace, ServerChannel};
 
 /// The models of the server, through the channel for calls.
 pub(super) struct ServerModels(Arc<ModelCalls>);
 
 /// The calls to these models.
 struct ModelCalls {
-    talk: Arc<Talk>,
+    server: Arc<ServerChannel>,
     calls: Arc<Calls>,
 }
 
@@ -45,8 +46,8 @@ struct NestedRequest {
 }
 
 impl ServerModels {
-    pub(super) fn new(talk: &Arc<Talk>, calls: &Arc<Calls>) -> ServerModels {
-        ServerModels(Arc::new(ModelCalls { talk: Arc::clone(talk), calls: Arc::clone(calls) }))
+    pub(super) fn new(server: &Arc<ServerChannel>, calls: &Arc<Calls>) -> ServerModels {
+        ServerModels(Arc::new(ModelCalls { server: Arc::clone(server), calls: Arc::clone(calls) }))
     }
 }
 
@@ -58,13 +59,13 @@ impl ModelCalls {
             return Err(status);
         }
         let OutputSpace { location, .. } = OutputSpace::read(&answer, bytes)?;
-        Ok((location, slot(&self.talk.memory().get(location.segment, true)?, location.offset, bytes)?))
+        Ok((location, slot(&self.server.memory().get(location.segment, true)?, location.offset, bytes)?))
     }
 
-    /// The memory of each input. Inputs that lie elsewhere are copied to memory that the server shares. With
-    /// `copies_all` all of them are, because the server does not know where they are.
+    /// The location of each input in memory that the server shares. Inputs that lie elsewhere are copied to such memory. With `copies_all` all inputs
+    /// are copied, because the server does not know the memory that they lie in.
     fn locations(&self, inputs: &[Tensor], copies_all: bool) -> Result<Vec<Option<SegmentOffset>>, Status> {
-        let known = |input: &Tensor| if copies_all { None } else { self.talk.memory().location_of(&input.data) };
+        let known = |input: &Tensor| if copies_all { None } else { self.server.memory().location_of(&input.data) };
         let mut locations: Vec<_> = inputs.iter().map(known).collect();
         let is_copied =
             |(location, input): &(&Option<SegmentOffset>, &Tensor)| location.is_none() && !input.data.is_empty();
@@ -113,7 +114,7 @@ impl ModelCalls {
                 let is_last = said.is_final();
                 let (response, segments) = self.response(&said, is_last);
                 reply.send(response);
-                // The engine has copied the tensors that it keeps.
+                // The server may reuse this memory, because the engine has copied the tensors that it keeps.
                 let _ = self.calls.send_unanswered(&Taken { call, let_go: &segments }.to_string());
                 if is_last {
                     return Ok(());
@@ -123,7 +124,7 @@ impl ModelCalls {
         }
     }
 
-    /// Tells the server if the request is cancelled.
+    /// Notifies the server when the request is cancelled.
     fn end_with(&self, request: &NestedRequest, call: u64) {
         let calls = Arc::clone(&self.calls);
         let send_unanswered = move || drop(calls.send_unanswered(&Cancelling(call).to_string()));
@@ -144,19 +145,19 @@ impl ModelCalls {
             };
             return (response, segments);
         };
-        let output = |read: Option<TensorAt<'_>>| {
+        let output = |(index, read): (usize, Option<TensorAt<'_>>)| {
             let TensorAt { name, datatype, shape, location, bytes } =
                 read.ok_or_else(|| Status::internal("the server told of an output in words that make no sense"))?;
             let data = match location {
                 None => Buffer::empty(),
                 Some(location) => {
                     segments.push(location.segment);
-                    buffer(&self.talk.memory().get(location.segment, true)?, location.offset, bytes)?
+                    buffer(&self.server.memory().get(location.segment, true)?, location.offset, bytes)?
                 }
             };
-            Ok(Output { name: name.into(), datatype, shape, data, placed: false })
+            Ok(Output { index, name: name.into(), datatype, shape, data, placed: false })
         };
-        let outputs: Result<Outputs, Status> = outputs.map(output).collect();
+        let outputs: Result<Outputs, Status> = outputs.enumerate().map(output).collect();
         let (model, version) = said.response_model();
         let response = outputs.map(|outputs| InferResponse {
             model: model.into(),
@@ -208,10 +209,11 @@ fn tensor_at((input, location): (&Tensor, Option<SegmentOffset>)) -> TensorAt<'_
 }
 
 impl Infer for ServerModels {
-    /// A thread for each request passes the responses on, because they may call functions of a backend that wait for
-    /// other requests.
+    /// Each request has a thread that passes its responses on, because a response may call functions of a backend that wait for other requests.
     fn infer(&self, model: &str, version: Option<i64>, request: Request) {
-        let Request { id, inputs, wanted, timeout_us, priority, sequence, parameters, cancel, reply } = request;
+        // The server knows for which client the process works.
+        let Request { id, inputs, wanted, timeout_us, priority, sequence, client: _, parameters, cancel, reply } =
+            request;
         let wanted = wanted.iter().map(|wanted| wanted.name.to_string()).collect();
         let (model, id) = (model.to_owned(), id.to_string());
         let request =
@@ -245,11 +247,11 @@ impl Infer for ServerModels {
         Ok(Arc::new(config.map_err(|error| Status::internal(error.to_string()))?))
     }
 
-    fn load(&self, model: &str, options: LoadOptions, done: ModelsDone) {
+    fn load(&self, model: &str, options: LoadOptions, _: Option<&str>, done: ModelsDone) {
         done(self.0.load(model, &options));
     }
 
-    fn unload(&self, model: &str, dependents: bool, done: ModelsDone) {
+    fn unload(&self, model: &str, dependents: bool, _: Option<&str>, done: ModelsDone) {
         done(ModelCalls::done(self.0.calls.send(|call| UnloadCall { call, model, dependents }.to_string())));
     }
 }

@@ -1,8 +1,10 @@
 //! How do the requests of a batch become jobs of an engine?
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::cell::Cell;
+use std::sync::{Arc, PoisonError, Weak};
 
 use nerite_backend::{Job, Jobs, ModelVersion, Reschedule, now_ns};
+use nerite_locks::Mutex;
 use nerite_memory::Buffer;
 use nerite_process::packets::{Command, OutputMemory, RequestRead, TensorAt};
 use nerite_request::names::ByName;
@@ -10,7 +12,7 @@ use nerite_request::{AdmittedRequest, InferResponse, Inputs, Name, Recycled, Rep
 use nerite_tensor::Tensor;
 
 use super::memory::{buffer, buffer_with, slot};
-use super::talk::Talk;
+use super::server_channel::ServerChannel;
 use super::worker_request::{InputsHeld, Way, WorkerRequest};
 
 /// The requests of one packet, in its order.
@@ -23,20 +25,25 @@ pub(super) struct Requests {
 struct Unread {
     worker_request: Arc<WorkerRequest>,
     request: AdmittedRequest,
-    /// Outputs that only the server wants: the states of sequences.
-    states: Vec<Name>,
+    /// Outputs that only the server wants: the states of sequences. Each has its index.
+    states: Vec<(usize, Name)>,
+}
+
+/// The names of the tensors in a model's configuration. The position of a name is the index of its tensor.
+pub(super) struct Names {
+    pub(super) inputs: Vec<Name>,
+    pub(super) outputs: Vec<Name>,
 }
 
 impl Requests {
-    /// `names` are those of the inputs in the model's configuration.
-    pub(super) fn read(talk: &Arc<Talk>, command: &Command, names: &[Name], is_decoupled: bool) -> Requests {
-        if let Some(first) = command.requests().next().filter(|_| talk.calls().is_some()) {
-            talk.gone().have_come(first.number());
+    pub(super) fn read(server: &Arc<ServerChannel>, command: &Command, names: &Names, is_decoupled: bool) -> Requests {
+        if let Some(first) = command.requests().next().filter(|_| server.calls().is_some()) {
+            server.gone().have_come(first.number());
         }
         let (mut each, mut unread) = (Vec::new(), Vec::new());
         for (index, packet) in command.requests().enumerate() {
-            let worker_request = WorkerRequest::new(talk, packet.number(), index, is_decoupled);
-            unread.push(match read(talk, &worker_request, packet, names) {
+            let worker_request = WorkerRequest::new(server, packet.number(), index, is_decoupled);
+            unread.push(match read(server, &worker_request, packet, names) {
                 Ok(request) => Some(request),
                 Err(status) => {
                     worker_request.take(Response::failed(status));
@@ -48,19 +55,20 @@ impl Requests {
         Requests { each, unread: Mutex::new(unread) }
     }
 
-    /// Takes those that could be read. `repeats` says whether they may run again.
+    /// Takes the requests that could be read, as jobs. `repeats` says whether they may run again.
     pub(super) fn jobs(&self, version: &Arc<ModelVersion>, repeats: bool) -> Jobs {
         let requests = std::mem::take(&mut *self.unread.lock().unwrap_or_else(PoisonError::into_inner));
         let job = |unread| {
             let Unread { worker_request, request, states } = unread;
             let mut job = Job::new(request, version.begin(), now_ns());
+            worker_request.set_noted(job.responder_mut().watch_note());
             if repeats {
                 let whom: Weak<dyn Reschedule> = Arc::<WorkerRequest>::downgrade(&worker_request);
-                // The server keeps the number of the sequence's state.
+                // The number of the sequence's state is unused here. Only the server has it.
                 job.may_run_again(whom, 0);
             }
-            for state in &states {
-                job.want(state);
+            for (index, state) in &states {
+                job.want(*index, state);
             }
             if !states.is_empty() {
                 job.on_end(move |ended| {
@@ -90,48 +98,63 @@ impl Requests {
 }
 
 fn read(
-    talk: &Talk,
+    server: &ServerChannel,
     worker_request: &Arc<WorkerRequest>,
     packet: RequestRead<'_>,
-    names: &[Name],
+    names: &Names,
 ) -> Result<Unread, Status> {
     let id = packet.id();
     // A process without calls answers its whole batch at once, and does not report when the engine drops inputs.
-    let held = talk.calls().map(|_| Arc::new(InputsHeld(Arc::clone(worker_request))));
+    let held = server.calls().map(|_| Arc::new(InputsHeld(Arc::clone(worker_request))));
     let inputs = packet
         .inputs()
         .map(|tensor| input(worker_request, held.as_ref(), tensor))
         .collect::<Result<Inputs, Status>>()?;
-    let inputs = arranged(inputs, names)?;
-    let mut wanted =
-        packet.outputs().map(|memory| output(worker_request, memory)).collect::<Result<Vec<_>, Status>>()?;
+    let inputs = arranged(inputs, &names.inputs)?;
+    let indices = Indices::of(&names.outputs);
+    let wanted = packet.outputs().map(|memory| {
+        let wanted = output(worker_request, memory)?;
+        Ok((indices.next(&wanted.name), wanted))
+    });
+    let mut wanted = wanted.collect::<Result<Vec<_>, Status>>()?;
     let own = packet.own().unwrap_or(wanted.len()).min(wanted.len());
-    let states = wanted.split_off(own).into_iter().map(|wanted| wanted.name).collect();
+    let states = wanted.split_off(own).into_iter().map(|(index, wanted)| (index, wanted.name)).collect();
     let reply = Reply::through(Way(Arc::clone(worker_request)));
     let request = AdmittedRequest {
         id: id.into(),
         rows: packet.rows(),
         inputs,
         wanted: wanted.into_iter().collect(),
-        priority: 0,
         timeout_us: packet.timeout_us(),
         sequence: packet.sequence(),
         parameters: packet.parameters(),
-        cancel: talk.gone().begin(packet.number()),
-        reply,
+        ..AdmittedRequest::cancelled_by(server.gone().begin(packet.number()), reply)
     };
     Ok(Unread { worker_request: Arc::clone(worker_request), request, states })
 }
 
-/// The server sends inputs in the order of the configuration, and then those that it adds. Which ones the client left out shows by the names.
+/// Puts the inputs in the order of the configuration. The server leaves out those that the client left out, and puts those that it adds at the end,
+/// so the names decide.
 fn arranged(inputs: Inputs, names: &[Name]) -> Result<Inputs, Status> {
-    let (known, mut next_added) = (ByName::new(names, |name: &Name| name.as_str()), names.len());
-    inputs.arranged(names.len(), |input| {
-        Ok(known.index_of(&input.name).unwrap_or_else(|| {
-            next_added += 1;
-            next_added - 1
-        }))
-    })
+    let indices = Indices::of(names);
+    inputs.arranged(names.len(), |input| Ok(indices.next(&input.name)))
+}
+
+/// Assigns indices to tensors. Tensors that are not in the configuration get the indices that follow.
+struct Indices<'n> {
+    known: ByName<'n, Name>,
+    next_other: Cell<usize>,
+}
+
+impl Indices<'_> {
+    fn of(names: &[Name]) -> Indices<'_> {
+        Indices { known: ByName::new(names, |name: &Name| name.as_str()), next_other: Cell::new(names.len()) }
+    }
+
+    /// The index of a tensor of this name that has none yet.
+    fn next(&self, name: &str) -> usize {
+        self.known.index_of(name).unwrap_or_else(|| self.next_other.replace(self.next_other.get() + 1))
+    }
 }
 
 fn input(

@@ -1,16 +1,16 @@
 //! How does a child answer one request?
 //!
-//! By the packet that answers its batch, if the engine has finished with it when the run ends. Otherwise by calls: this
-//! is so for requests of decoupled models, those that the engine answers after the run, and those whose inputs it still
-//! reads.
+//! If the engine has finished with the request when the run ends, the answer is part of the packet that answers the batch. Otherwise it is sent by
+//! calls. This concerns requests of decoupled models, those that the engine answers after the run, and those whose inputs it still reads.
 
 mod answers;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 
-use nerite_backend::{Job, Reschedule};
+use nerite_backend::{Job, Noted, Reschedule};
+use nerite_locks::Mutex;
 use nerite_memory::{Buffer, Slot};
 use nerite_process::packets::{MemoryCall, OutputMemory, Released, RescheduleCall, SendResponse};
 use nerite_request::{Code, Deliver, ExactlyOne, InferResponse, PlaceQuery, Recycled, Response, Status};
@@ -19,13 +19,13 @@ use nerite_tensor::Tensor;
 
 use super::calls::{CallAnswer, Calls, wait};
 use super::memory::slot;
-use super::talk::{OutputSpace, Talk};
+use super::server_channel::{OutputSpace, ServerChannel};
 
 pub(super) use answers::Answered;
 
 /// One request.
 pub(super) struct WorkerRequest {
-    talk: Arc<Talk>,
+    server: Arc<ServerChannel>,
     number: u64,
     index: usize,
     is_decoupled: bool,
@@ -42,11 +42,13 @@ struct State {
     response: Option<Result<Recycled<InferResponse>, Status>>,
     /// The states that its model kept for the next request of its sequence.
     states: Vec<Tensor>,
+    /// What a compiled backend reported about it.
+    noted: Option<Arc<Noted>>,
     /// Outputs whose memory the engine has: a second response gets memory of its own.
     taken: HashSet<String>,
     /// Whether it is answered by calls from now on.
     is_open: bool,
-    /// The server's answer to the last response: where the outputs of the next one go. It comes when the client's window has room for the next
+    /// The server's answer to the last response: where the outputs of the next one go. It arrives when the client's window has room for the next
     /// response.
     next: Option<Receiver<CallAnswer>>,
     /// Whether its responses are dropped: its client or the server has gone.
@@ -69,9 +71,21 @@ pub(super) struct OutputTarget {
 }
 
 impl WorkerRequest {
-    pub(super) fn new(talk: &Arc<Talk>, number: u64, index: usize, is_decoupled: bool) -> Arc<WorkerRequest> {
+    pub(super) fn new(
+        server: &Arc<ServerChannel>,
+        number: u64,
+        index: usize,
+        is_decoupled: bool,
+    ) -> Arc<WorkerRequest> {
         let state = Mutex::new(State { is_open: is_decoupled, ..State::default() });
-        Arc::new(WorkerRequest { talk: Arc::clone(talk), number, index, is_decoupled, state, answered: Condvar::new() })
+        Arc::new(WorkerRequest {
+            server: Arc::clone(server),
+            number,
+            index,
+            is_decoupled,
+            state,
+            answered: Condvar::new(),
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -83,7 +97,7 @@ impl WorkerRequest {
         if self.state().is_again {
             return;
         }
-        match self.talk.calls() {
+        match self.server.calls() {
             Some(calls) if self.is_decoupled => self.send(calls, response),
             calls => self.take_one(calls, response),
         }
@@ -121,17 +135,17 @@ impl WorkerRequest {
             && let Some(response) = state.response.take()
         {
             drop(state);
-            self.talk.gone().ends(self.number);
+            self.server.gone().ends(self.number);
             return Some(response);
         }
         state.is_open = true;
         None
     }
 
-    /// Sends an answer that came during the run, of a request that is not finished.
+    /// Sends the answer of a request that the engine answered during the run, but did not finish.
     pub(super) fn go_on(&self) {
         let response = self.state().response.take();
-        if let (Some(response), Some(calls)) = (response, self.talk.calls()) {
+        if let (Some(response), Some(calls)) = (response, self.server.calls()) {
             self.send_last(calls, Some(response));
         }
     }
@@ -162,9 +176,9 @@ impl WorkerRequest {
         self.end();
     }
 
-    /// Notes that no response of this request follows. If its backend has released it already, tells the server so.
+    /// Notes that no response of this request follows. If its backend has released it already, this is reported to the server.
     fn end(&self) {
-        self.talk.gone().ends(self.number);
+        self.server.gone().ends(self.number);
         let mut state = self.state();
         state.is_ended = true;
         let is_released = state.is_released;
@@ -176,14 +190,14 @@ impl WorkerRequest {
 
     fn packet(&self, call: u64, answered: Option<&Answered>, is_last: bool) -> String {
         let lost = self.lost();
-        let (copied, unmapped) = (self.talk.take_copied(), self.talk.memory().take_unmapped());
+        let (copied, unmapped) = (self.server.take_copied(), self.server.memory().take_unmapped());
         let response = answered.map(Answered::read);
         let (number, response) = (self.number, response.as_ref());
         SendResponse { call, number, response, is_last, lost: &lost, copied: &copied, unmapped: &unmapped }.to_string()
     }
 
-    /// Returns the request to the server, which runs it again. The server has taken it before this returns, because the
-    /// next run may only follow while this one continues.
+    /// Returns the request to the server, which runs it again. This waits until the server has taken it, because the server takes it only while the
+    /// present run continues.
     fn run_again(&self, calls: &Calls) {
         let number = self.number;
         let answer = calls.send(|call| RescheduleCall { call, number }.to_string());
@@ -226,7 +240,7 @@ impl WorkerRequest {
     }
 
     fn report_released(&self) {
-        if let Some(calls) = self.talk.calls() {
+        if let Some(calls) = self.server.calls() {
             // If this fails, the server is gone.
             let _ = calls.send_unanswered(&Released(self.number).to_string());
         }
@@ -240,7 +254,7 @@ impl WorkerRequest {
 
     /// The segment of that number. It stays mapped until the request has been answered.
     pub(super) fn mapping(&self, segment: u64) -> Result<SharedMapping, Status> {
-        let mapping = self.talk.memory().get(segment, self.talk.calls().is_some())?;
+        let mapping = self.server.memory().get(segment, self.server.calls().is_some())?;
         self.state().used.insert(segment, mapping.clone());
         Ok(mapping)
     }
@@ -248,6 +262,16 @@ impl WorkerRequest {
     /// Keeps the states of its model.
     pub(super) fn set_states(&self, states: Vec<Tensor>) {
         self.state().states = states;
+    }
+
+    /// Sets where a compiled backend's report about it is found.
+    pub(super) fn set_noted(&self, noted: Arc<Noted>) {
+        self.state().noted = Some(noted);
+    }
+
+    /// Whether a compiled backend reported it as a success. Then an error is the backend's answer.
+    pub(super) fn is_noted_success(&self) -> bool {
+        self.state().noted.as_ref().is_some_and(|noted| noted.is_success())
     }
 
     /// Takes the states of its model.
@@ -267,7 +291,7 @@ impl WorkerRequest {
         self.state().targets.get(output).copied()
     }
 
-    /// Whether `data` begins where the space is.
+    /// Whether `data` begins where the space begins.
     pub(super) fn lies_in(&self, space: OutputSpace, data: &Buffer) -> bool {
         self.state()
             .used
@@ -281,9 +305,9 @@ impl WorkerRequest {
             return Ok(None);
         }
         let guess = self.target(output).and_then(|target| target.space).filter(|space| space.capacity >= bytes);
-        let space = match (guess, self.talk.calls()) {
+        let space = match (guess, self.server.calls()) {
             (Some(space), _) => space,
-            (None, None) => self.talk.request_space(self.index, output, bytes)?,
+            (None, None) => self.server.request_space(self.index, output, bytes)?,
             (None, Some(calls)) => self.request_space(calls, output, bytes)?,
         };
         let slot = slot(&self.mapping(space.location.segment)?, space.location.offset, bytes)?;
@@ -303,10 +327,10 @@ impl WorkerRequest {
         OutputSpace::read(&answer, bytes)
     }
 
-    /// Memory for an output that the engine asks for before it computes. Several responses may be made at the same time. Only one of them can have
+    /// Memory for an output that the engine requests before it computes. Several responses may be made at the same time. Only one of them can have
     /// this memory.
     fn offer(&self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
-        let is_compiled = self.talk.calls().is_some();
+        let is_compiled = self.server.calls().is_some();
         if is_compiled && (self.is_decoupled || !self.state().taken.insert(query.output.to_owned())) {
             return Ok(None);
         }
@@ -316,11 +340,11 @@ impl WorkerRequest {
 
 impl Reschedule for WorkerRequest {
     fn again(self: Arc<Self>, job: Job, _: u64) {
-        let Some(calls) = self.talk.calls() else { return };
+        let Some(calls) = self.server.calls() else { return };
         let mut state = self.state();
         (state.is_again, state.is_open) = (true, true);
         drop(state);
-        // A dropped job answers with an error. That must not be passed on.
+        // The dropped job is answered with an error. `is_again` keeps that error from being sent.
         drop(job);
         self.run_again(calls);
     }

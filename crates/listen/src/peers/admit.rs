@@ -3,8 +3,9 @@
 use nerite_request::Peer;
 
 use crate::limits::{
-    CONNECTIONS_MAX, CONNECTIONS_MIN, CONNECTIONS_PER_CLOSING, CONNECTIONS_PER_LINGERING,
+    CLOSING_ASIDE_MIN, CONNECTIONS_MAX, CONNECTIONS_MIN, CONNECTIONS_PER_CLOSING, CONNECTIONS_PER_LINGERING,
     CONNECTIONS_PER_OPERATOR_RESERVE, CONNECTIONS_PER_OTHERS_RESERVE, DESCRIPTORS_PER_RESERVED, OPERATOR_RESERVE_MAX,
+    PEERS_PER_CLOSING_ASIDE,
 };
 
 /// The limits on open connections.
@@ -44,6 +45,16 @@ impl ConnectionLimits {
         self.closing_max() / 2
     }
 
+    /// The most evicted connections whose sockets are being closed aside. If there are as many, no connection is evicted for another peer.
+    pub(super) fn closing_aside_max(&self) -> usize {
+        self.lingering_max().max(CLOSING_ASIDE_MIN)
+    }
+
+    /// The most evicted connections of one peer whose sockets are being closed aside. If a peer has as many, none of its connections is evicted.
+    pub(super) fn closing_aside_per_peer_max(&self) -> usize {
+        self.closing_aside_max() / PEERS_PER_CLOSING_ASIDE
+    }
+
     /// The most connections of all clients that are not operators.
     fn others_max(&self) -> usize {
         self.all_max - (self.all_max / CONNECTIONS_PER_OPERATOR_RESERVE).min(OPERATOR_RESERVE_MAX)
@@ -52,7 +63,7 @@ impl ConnectionLimits {
 
 /// Why a connection is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Full {
+pub enum AdmissionRefused {
     /// The limit for all peers is reached.
     #[error(
         "{open} connections are open, of {max} that there may be, and none is idle; try again later, or raise \
@@ -89,15 +100,15 @@ fn advice(closing: usize) -> String {
     }
 }
 
-impl Full {
+impl AdmissionRefused {
     /// The names of the reasons in metrics.
     pub(crate) const WORDS: [&'static str; 2] = ["all", "peer"];
 
-    /// The index of its name in [`Full::WORDS`].
+    /// The index of its name in [`AdmissionRefused::WORDS`].
     pub(crate) fn number(&self) -> usize {
         match self {
-            Full::All { .. } => 0,
-            Full::Peer { .. } => 1,
+            AdmissionRefused::All { .. } => 0,
+            AdmissionRefused::Peer { .. } => 1,
         }
     }
 }
@@ -113,15 +124,15 @@ pub struct OpenCounts {
     pub own: usize,
 }
 
-/// Whether `peer` may open one more.
-pub fn admit(limits: &ConnectionLimits, open: OpenCounts, peer: &Peer) -> Result<(), Full> {
-    let full = |open, max| if open < max { Ok(()) } else { Err(Full::All { open, max }) };
+/// Whether `peer` may open one more connection.
+pub fn admit(limits: &ConnectionLimits, open: OpenCounts, peer: &Peer) -> Result<(), AdmissionRefused> {
+    let full = |open, max| if open < max { Ok(()) } else { Err(AdmissionRefused::All { open, max }) };
     if peer.is_operator() {
         full(open.operators, limits.operators_max())?;
     } else {
         if open.own >= limits.per_peer_max {
             let (open, max) = (open.own, limits.per_peer_max);
-            return Err(Full::Peer { peer: peer.clone(), open, max, closing: 0 });
+            return Err(AdmissionRefused::Peer { peer: peer.clone(), open, max, closing: 0 });
         }
         full(open.all - open.operators, limits.others_max())?;
     }
@@ -138,8 +149,8 @@ mod tests {
     fn check(operator: bool, [operators, others, own]: [usize; 3], expect: Result<(), (usize, usize)>) {
         let peer = if operator { Peer::own() } else { Peer::Unknown };
         let found = admit(&LIMITS, OpenCounts { all: operators + others, operators, own }, &peer);
-        let found = found.map_err(|full| match full {
-            Full::All { open, max } | Full::Peer { open, max, .. } => (open, max),
+        let found = found.map_err(|refused| match refused {
+            AdmissionRefused::All { open, max } | AdmissionRefused::Peer { open, max, .. } => (open, max),
         });
         assert_eq!(found, expect);
     }

@@ -1,9 +1,9 @@
 //! Which memory is returned to the system before an allocation is refused?
 //!
-//! Memory that waits to be unmapped, freed large allocations that are kept, and the pool's blocks. A thread returns about as much as its allocation
-//! needs, so a client that asks for little does not make a thread unmap all that others left. Nor does one that asks for much: the thread may serve
-//! connections. So an allocation that needs more than [`RECLAIMED_BYTES_MAX`] is refused, and the client may try again when the thread
-//! `nerite-unmap` has unmapped the rest. An allocation by the program's allocator cannot be refused, so it returns all that it needs
+//! It is memory that waits to be unmapped, freed large allocations that are kept, and the pool's blocks. A thread returns about as much memory as its
+//! allocation needs. So the thread of a small request does not unmap all memory that other clients left. The thread of a large request may serve connections,
+//! so it does not do so either: it returns at most [`RECLAIMED_BYTES_MAX`]. If that is not enough, the allocation is refused. The client may try again when the
+//! thread `nerite-unmap` has unmapped the rest. An allocation by the program's allocator cannot be refused, so its thread returns all memory that it needs
 //! ([`reclaim_bytes`]).
 
 use crate::block;
@@ -41,7 +41,7 @@ fn reclaimed_bytes_max(bytes: usize, reserved: usize) -> usize {
     bytes.saturating_add(SPARE_BYTES).saturating_add(reserved).min(RECLAIMED_BYTES_MAX)
 }
 
-/// Returns at least `bytes` bytes to the system if there are so many. It does not allocate, so the allocator can call it.
+/// Returns at least `bytes` bytes to the system, or all reclaimable bytes if they are fewer. It does not allocate, so the allocator can call it.
 pub(crate) fn reclaim_bytes(bytes: usize) {
     let mut left = bytes;
     while left > 0 {
@@ -52,8 +52,8 @@ pub(crate) fn reclaim_bytes(bytes: usize) {
     }
 }
 
-/// Returns some memory to the system: a piece of what waits, or a mapping that was kept, or what another thread unmaps now. Returns its bytes, 0 if there
-/// was nothing. `with_large` says whether freed large allocations that are kept are returned too. It does not allocate.
+/// Returns some memory to the system: a piece of the waiting memory, or a kept mapping, or memory that another thread is unmapping now. Returns its bytes, or
+/// 0 if there was none. `with_large` says whether kept large allocations are returned too. It does not allocate.
 fn reclaim(with_large: bool) -> usize {
     let sources: [fn(bool) -> usize; 4] = [
         |_| UNMAPPER.help(),
@@ -64,13 +64,13 @@ fn reclaim(with_large: bool) -> usize {
     sources.iter().map(|source| source(with_large)).find(|bytes| *bytes > 0).unwrap_or(0)
 }
 
-/// Whether an allocation of `bytes` that was refused could succeed when so much memory was returned.
+/// Whether an allocation of `bytes` that was refused could succeed once `reclaimable_bytes` were returned.
 fn can_help(refused: NoMemory, bytes: usize, reclaimable_bytes: usize) -> bool {
     refused.full.is_none_or(|(taken, max)| taken.saturating_sub(reclaimable_bytes).saturating_add(bytes) <= max)
 }
 
 /// Bytes that the headroom counts and that can be returned, or are being returned.
-fn reclaimable_bytes() -> usize {
+pub(crate) fn reclaimable_bytes() -> usize {
     block::pooled_bytes().saturating_add(UNMAPPER.waiting_bytes())
 }
 
@@ -78,7 +78,8 @@ fn reclaimable_bytes() -> usize {
 mod tests {
     use super::*;
 
-    /// Whether memory is returned if `taken` of 100 bytes are taken, 30 could be returned, and `bytes` are asked for.
+    /// Checks whether memory is returned for a refused allocation of `bytes` bytes, if 30 bytes could be returned. `full` has the bytes that are taken, and
+    /// their limit.
     #[track_caller]
     fn check(full: Option<(usize, usize)>, bytes: usize, expected: bool) {
         assert_eq!(can_help(NoMemory { requested: bytes, full }, bytes, 30), expected);

@@ -11,10 +11,10 @@ use std::ptr::NonNull;
 use crate::headroom::mapped;
 use crate::page::PAGE_BYTES_MIN;
 
-/// Pieces begin at a multiple of this if possible, because the kernel has to split a huge page that is unmapped in part.
+/// Pieces begin at a multiple of this if possible, because the kernel must split a huge page that is only partly unmapped.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Private memory that nobody uses: whole pages, or a part of such memory. It is unmapped by [`Mapping::unmap`].
+/// Private memory that nobody uses, of whole pages. [`Mapping::unmap`] unmaps it.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
@@ -48,7 +48,7 @@ impl Mapping {
         Mapping { is_counted: true, ..self }
     }
 
-    /// Unmaps it in one call of the kernel.
+    /// Unmaps the mapping in one call of the kernel.
     pub(super) fn unmap(self) {
         self.unmap_by(|start, bytes| {
             // SAFETY: `new`'s caller gave the range up, `split` cuts it into ranges that do not overlap, and this value is consumed.
@@ -64,7 +64,7 @@ impl Mapping {
         }
     }
 
-    /// The last `bytes` bytes or a few more, and what is left before them. If too little were left, the whole mapping.
+    /// Cuts off the last `bytes` bytes, or a few more. Returns the rest and the cut piece. If the rest would be too small, the piece is the whole mapping.
     fn split(self, bytes: usize) -> (Option<Mapping>, Mapping) {
         let start = self.start.addr().get();
         let cut = start.saturating_add(self.bytes).saturating_sub(bytes);
@@ -78,7 +78,7 @@ impl Mapping {
     }
 }
 
-/// What the first bytes of a waiting mapping hold.
+/// The content of the first bytes of a waiting mapping.
 struct Entry {
     bytes: usize,
     next: Option<NonNull<Entry>>,
@@ -86,7 +86,7 @@ struct Entry {
 
 const _: () = assert!(size_of::<Entry>() <= PAGE_BYTES_MIN && PAGE_BYTES_MIN.is_multiple_of(align_of::<Entry>()));
 
-/// Mappings that wait, the first one first. All are counted by [`crate::headroom`].
+/// Waiting mappings, in the order in which they were added. All are counted by [`crate::headroom`].
 pub(super) struct Mappings {
     first: Option<NonNull<Entry>>,
     last: Option<NonNull<Entry>>,
@@ -105,12 +105,12 @@ impl Mappings {
         Mappings { first: None, last: None, bytes: 0, current_bytes: 0, unmapped_pieces: 0 }
     }
 
-    /// See the field.
+    /// See the field of this name.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// See the field.
+    /// See the field of this name.
     pub(super) fn current_bytes(&self) -> usize {
         self.current_bytes
     }
@@ -122,7 +122,7 @@ impl Mappings {
         // SAFETY: the mapping is writable, nobody else uses it, it starts at a page, and a page has room for an entry.
         unsafe { entry.write(Entry { bytes: mapping.bytes, next: None }) };
         match self.last.replace(entry) {
-            // SAFETY: an entry of this list, which was written by this function and is in a mapping that is not unmapped yet.
+            // SAFETY: an entry of this list. This function wrote it, and its mapping is not unmapped yet.
             Some(before) => unsafe { (*before.as_ptr()).next = Some(entry) },
             None => self.first = Some(entry),
         }
@@ -149,7 +149,7 @@ impl Mappings {
         Some(piece)
     }
 
-    /// A piece of `bytes` bytes was unmapped.
+    /// Call this after a piece of `bytes` bytes was unmapped.
     pub(super) fn unmapped(&mut self, bytes: usize) {
         self.current_bytes -= bytes;
         self.bytes -= bytes;
@@ -168,7 +168,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// Memory that stands for mappings of these sizes. The tests do not unmap it.
+    /// Memory that the tests use as mappings. They do not unmap it.
     struct Memory(Vec<u64>);
 
     impl Memory {

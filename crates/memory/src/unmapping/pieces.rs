@@ -1,4 +1,4 @@
-//! In pieces of which size is a mapping unmapped?
+//! How large are the pieces in which a mapping is unmapped?
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use std::time::Duration;
 const FIRST_BYTES: usize = 16 << 20;
 /// The smallest piece.
 const BYTES_MIN: usize = 2 << 20;
-/// The largest piece. A sparse mapping may have pages at its end only, so that a piece after many quick ones takes long: 20 ms for this size, measured.
-/// A sparse mapping of 32 TiB, the most that an owner may have, takes 1.6 s in 262,147 pieces.
+/// The largest piece. A sparse mapping may have pages only at its end, so a piece may take long after many quick ones: 20 ms for this size, measured. A sparse
+/// mapping of 32 TiB takes 1.6 s in 262,147 pieces. The regions of an owner have 40 TiB at the most.
 const BYTES_MAX: usize = 128 << 20;
 /// After a piece that took longer, the next one has half the size.
 const LONG: Duration = Duration::from_millis(4);
 /// After a piece that took less, the next one has twice the size.
 const SHORT: Duration = Duration::from_millis(1);
 
-/// The size of the next piece, chosen by the time that the one before took. Threads of this process that map or unmap memory wait while the kernel
+/// The size of the next piece, chosen by the time that the previous piece took. Threads of this process that map or unmap memory wait while the kernel
 /// unmaps one piece.
 pub(super) struct PieceSize(usize);
 
@@ -29,7 +29,7 @@ impl PieceSize {
         self.0
     }
 
-    /// The last piece took this time.
+    /// Notes how long the last piece took.
     pub(super) fn took(&mut self, time: Duration) {
         if time > LONG {
             self.0 = (self.0 / 2).max(BYTES_MIN);
@@ -45,7 +45,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// The pieces of `len` bytes, if each takes so many microseconds for a MiB.
+    /// Checks the first pieces of `len` bytes, and the number of pieces, if each takes `us_for_mib` microseconds for a MiB.
     #[track_caller]
     fn check(len: usize, us_for_mib: u64, first: &[usize], count: usize) {
         let (mut size, mut left, mut found) = (PieceSize::first(), len, Vec::new());

@@ -1,9 +1,9 @@
-//! Does a thread run that does what waits, or must one be started?
+//! Does a thread for the waiting work run, or must one be started?
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The process in which the thread runs (upper 32 bits), and how often work was added since it began (lower 32 bits). 0 if no thread runs. A process that
-/// was forked has the number of its parent here, and not the parent's thread.
+/// The process in which the thread runs (upper 32 bits), and how often work was added since it began (lower 32 bits). 0 if no thread runs. A forked process
+/// finds the number of its parent here, but does not have the parent's thread.
 pub(super) struct Runner(AtomicU64);
 
 impl Runner {
@@ -24,12 +24,12 @@ impl Runner {
         self.0.load(Ordering::Relaxed) != 0
     }
 
-    /// To be called before the thread looks for work.
+    /// The thread calls this before it looks for work. The result is for [`Runner::may_end`].
     pub(super) fn begins_round(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
 
-    /// The thread found no more work after [`Runner::begins_round`], which returned `word`. Returns whether it may end: no work was added meanwhile.
+    /// Whether the thread may end, because no work was added since [`Runner::begins_round`] returned `word`. Call this when the thread has found no more work.
     pub(super) fn may_end(&self, word: u64) -> bool {
         self.0.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }

@@ -2,18 +2,20 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// The address of an owner's account, or 0 if nobody pays for the value. A value that waits keeps the account, so no other one has this address meanwhile.
+/// The address of an owner's account, or 0 if nobody pays for the value. A value that waits keeps the account alive, so no other account has this address
+/// meanwhile.
 pub type OwnerId = usize;
 
 type Waiting = VecDeque<Box<dyn Send>>;
 
-/// Values that wait to be dropped. Owners take turns: one value of each, its first one first. So the many values of one owner delay no other's for long.
+/// Values that wait to be dropped. Owners take turns with one value each, in the order in which they were added. So many values of one owner do not delay the
+/// values of others for long.
 pub(super) struct Values {
-    /// Each has at least one value.
+    /// The waiting values of each owner. Each entry has at least one value.
     by_owner: BTreeMap<OwnerId, Waiting>,
     /// The owners in `by_owner`, the next one first.
     turns: VecDeque<OwnerId>,
-    /// Whose value is dropped now.
+    /// The owner whose value is being dropped now.
     current: Option<OwnerId>,
 }
 
@@ -34,10 +36,10 @@ impl Values {
         values.push_back(value);
     }
 
-    /// The next value. Its owner is the last one to have a turn again. [`Values::is_current`] is true for it until [`Values::dropped`].
+    /// The next value. Its owner moves to the end of the order. [`Values::is_current`] is true for it until [`Values::dropped`].
     pub(super) fn pop(&mut self) -> Option<Box<dyn Send>> {
         let Some(owner) = self.turns.pop_front() else {
-            // The memory of a long queue is given back.
+            // This frees the memory of a queue that was long.
             *self = Values::new();
             return None;
         };

@@ -1,8 +1,8 @@
-//! Does a value become what a test expects of it?
+//! Does a value become the one that a test expects?
 
 use std::time::{Duration, Instant};
 
-/// The longest wait for something that another thread does.
+/// The longest wait for the work of another thread.
 pub const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Waits until `look` returns `expected`.

@@ -38,7 +38,7 @@ pub fn of_node(node: &NodeProto, graph: &GraphProto, bounds: &mut MagnitudeBound
     examine_integers(&list, name, graph, bounds)
 }
 
-/// Checks tensors among an operator's attributes: the value of ConstantOfShape.
+/// Checks the tensors among an operator's attributes, such as the value of ConstantOfShape.
 pub fn check_attributes(node: &NodeProto, graph: &GraphProto) -> Result<(), String> {
     let tensors = node.attribute.iter().filter_map(|attribute: &AttributeProto| attribute.t.as_ref());
     for tensor in tensors {
@@ -78,8 +78,7 @@ fn examine_doubles(values: &[f64], name: &str) -> Result<(), String> {
     }
 }
 
-/// Whether a constant is only used as the start or end of slices. An end behind every size has the same meaning in 32
-/// bits.
+/// Whether a constant is only used as the start or end of slices. There a value beyond every size means the same after saturation to 32 bits.
 fn only_bounds_slices(name: &str, graph: &GraphProto) -> bool {
     let mut uses = graph.node.iter().flat_map(|node| node.input.iter().enumerate().map(move |use_| (node, use_)));
     let bounds = |node: &NodeProto, at: usize| node.op_type.as_deref() == Some("Slice") && (at == 1 || at == 2);

@@ -5,20 +5,20 @@
 
 use rten_onnx::onnx::{AttributeProto, DataType as Onnx, NodeProto};
 
-/// Since this version of the operators, Softmax works on one axis. Before, it worked on all axes from the given one on
-/// as one, and the default axis was 1. The engine knows only the newer rule.
+/// Since this version of the operators, Softmax works on one axis. Before, it took all axes from the given one on together, with 1 as the default
+/// axis. The engine knows only the newer rule.
 const SOFTMAX_ONE_AXIS: i64 = 13;
 
-/// What must be known to judge an operator, beside the operator itself.
+/// What must be known to check an operator, beside the operator itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Circumstances {
     /// Version of the standard operators that the model is written in.
     pub opset: i64,
     /// Type of the first input.
     pub input: Option<Onnx>,
-    /// Dimensions of the first output, where the graph declares them.
+    /// The number of dimensions of the first output, if the graph declares them.
     pub rank: Option<usize>,
-    /// Dimensions of the second input, where the graph declares them.
+    /// The number of dimensions of the second input, if the graph declares them.
     pub second_rank: Option<usize>,
 }
 
@@ -35,7 +35,7 @@ pub fn fault(node: &NodeProto, op: &str, known: Circumstances) -> Option<&'stati
         "Softmax" | "LogSoftmax" if known.opset < SOFTMAX_ONE_AXIS && !is_last_axis(node, known.rank) => {
             Some("would work on another axis in the engine, which knows it only as it is since opset 13")
         }
-        // Right for a matrix. Wrong for more than two dimensions, or if their number is not known.
+        // The engine is right for a matrix and a vector. It is wrong for more dimensions. If their number is not known, the operator is refused.
         "MatMul" if known.second_rank == Some(1) && known.rank.is_none_or(|rank| rank > 1) => {
             Some("multiplies by a vector, whose dimension the engine would keep")
         }
@@ -65,7 +65,7 @@ pub fn fault(node: &NodeProto, op: &str, known: Circumstances) -> Option<&'stati
     }
 }
 
-/// Whether the padding is equal before and behind, whatever the input's size: windows of an odd size that move by one.
+/// Whether the padding is equal on both sides, whatever the input's size: windows of an odd size that move by one.
 fn pads_evenly(node: &NodeProto) -> bool {
     let all =
         |name, wanted: fn(i64) -> bool| attribute(node, name).map(|found| found.ints.iter().all(|one| wanted(*one)));

@@ -1,9 +1,8 @@
 //! How far from zero can the INT64 values of a request be?
 //!
-//! Sums and products of a request's own INT64 values may exceed 32 bits. Whether they can is known once the largest
-//! input value is known. The audit notes how each value follows from others ([`Magnitude`]). Before the engine runs,
-//! [`MagnitudeBounds::check`] computes with magnitudes alone. A request whose values could exceed 32 bits is refused,
-//! even if they would not.
+//! Sums and products of a request's own INT64 values may exceed 32 bits. Whether they can is known once the largest input value is known. The audit
+//! notes how each value follows from others ([`Magnitude`]). Before the engine runs, [`MagnitudeBounds::check`] computes with magnitudes alone. A
+//! request whose values could exceed 32 bits is refused, even if its actual values would not.
 
 /// The largest magnitude that 32 bits hold on both sides of zero.
 const MAGNITUDE_MAX: u64 = i32::MAX as u64;
@@ -58,7 +57,7 @@ impl MagnitudeBounds {
         self.steps.get(number)
     }
 
-    /// Whether there is anything to check.
+    /// Whether there is nothing to check.
     pub fn is_trivial(&self) -> bool {
         self.checks.is_empty()
     }

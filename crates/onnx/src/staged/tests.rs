@@ -1,4 +1,4 @@
-//! Does a graph give the same in stages as whole, and does it end between them?
+//! Does a graph give the same results in stages as in a whole run, and can the run be ended between stages?
 
 use std::sync::atomic::AtomicBool;
 
@@ -66,14 +66,14 @@ fn load_by(graph: GraphProto, options: &ModelOptions) -> Staged {
     Staged::new(options.load(bytes).expect("the engine knows it"), proposed, CostBound::InputSizes)
 }
 
-/// The numbers of results, and at which of the boundaries a run with all stages was interrupted.
+/// The numbers of each result.
 type Numbers = Vec<Vec<f32>>;
 
 fn run(staged: &Staged, wanted: &[&str], stops: &Stops, is_over: bool) -> Result<(Numbers, Vec<usize>), Fault> {
     run_with(staged, &vec![SIDE as usize; staged.model.input_ids().len()], wanted, stops, is_over)
 }
 
-/// The same with matrices of so many rows as the first inputs. Further ones are left out.
+/// The same with matrices of these numbers of rows as the first inputs. Further inputs are left out.
 fn run_with(
     staged: &Staged,
     rows: &[usize],
@@ -106,7 +106,7 @@ fn run_with(
     Ok((values.into_iter().map(numbers).collect(), stopped.map(|(at, _)| at).collect()))
 }
 
-/// Checks that the results are those of a whole run, whichever are wanted. Returns how often a run was interrupted that wanted all.
+/// Checks that the results are those of a whole run, whichever are wanted. Returns how often a run that wanted all of them was interrupted.
 #[track_caller]
 fn check(inputs: &[&str], nodes: &str, outputs: &[&str]) -> usize {
     let (staged, whole) = (load(graph(inputs, nodes, outputs)), load(graph(inputs, nodes, outputs)));
@@ -139,7 +139,7 @@ fn results_are_the_same_in_stages() {
     assert_eq!(check(&["x", "v"], two, &["y", "z"]), 3);
 }
 
-/// `MatMul` and `Add`, `Transpose` and `MatMul`, and what makes `Silu` become one operator each; `Identity` vanishes.
+/// The engine makes one operator each of `MatMul` and `Add`, of `Transpose` and `MatMul`, and of the operators of `Silu`. It removes `Identity`.
 #[test]
 fn boundaries_at_values_that_the_optimiser_removes_are_skipped() {
     let fused = "MatMul x,w>a; Add a,b>c; Sigmoid c>d; Mul c,d>e; Transpose e>f; MatMul f,w>g; Identity g>h; Relu h>i; \
@@ -166,7 +166,7 @@ fn refused(staged: &Staged) -> Vec<usize> {
     staged.stops.iter().enumerate().filter(|(_, stop)| is_refused(stop)).map(|(at, _)| at).collect()
 }
 
-/// A graph `MatMul x,w>a; Relu a>c; MatMul c,w>d; Relu d>y` of any number of rows, of which the value `c` is declared with this shape.
+/// A graph `MatMul x,w>a; Relu a>c; MatMul c,w>d; Relu d>y` of any number of rows. It declares that the value `c` has this shape.
 fn declaring(c: Vec<i64>) -> Staged {
     let mut graph = graph(&["x"], "MatMul x,w>a; Relu a>c; MatMul c,w>d; Relu d>y", &["y"]);
     let named = |dim: i64| match dim {
@@ -233,7 +233,7 @@ fn a_long_run_is_interrupted_though_some_boundaries_are_of_no_use() {
     assert_eq!(run(&staged, &["x10"], &stops, false).expect("it runs").1, usable);
 }
 
-/// Six boundaries at which a value is missing, and two without a fault. The engine runs up to the six, and goes on from none of them.
+/// Six boundaries at which a value is missing, and two without a fault. The engine runs up to the six, and continues from none of them.
 #[test]
 fn a_run_begins_anew_a_few_times_only_and_the_next_runs_find_the_rest() {
     let layer = |at: usize| format!("MatMul x{at},w>a{at}; Add a{at},x0>x{}", at + 1);

@@ -1,4 +1,4 @@
-//! Does what passes a boundary suffice for all operators behind it?
+//! Do the values that pass a boundary suffice for all operators behind it?
 
 use rten_onnx::onnx::{AttributeProto, TensorProto, ValueInfoProto};
 

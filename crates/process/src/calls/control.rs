@@ -2,7 +2,9 @@
 
 use std::io::{self, Write};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use nerite_backend::Models;
 use nerite_config::to_json;
 use nerite_memory::{Buffer, Reason};
 use nerite_request::Status;
@@ -48,14 +50,15 @@ impl Calls {
         let config = (!config.is_empty()).then(|| config.to_owned());
         let calls = Arc::clone(self);
         let done = move |outcome| calls.done(call, outcome);
-        self.process.callees.models.load(model, LoadOptions { config, files, charge: None }, Box::new(done));
+        let options = LoadOptions { config, files, ..LoadOptions::default() };
+        self.models().load(model, options, Box::new(done));
     }
 
     /// Unloads a model.
     pub(crate) fn unload(self: &Arc<Calls>, call: u64, model: &str, dependents: bool) {
         let calls = Arc::clone(self);
         let done = move |outcome| calls.done(call, outcome);
-        self.process.callees.models.unload(model, dependents, Box::new(done));
+        self.models().unload(model, dependents, Box::new(done));
     }
 
     /// Answers with the configuration of a version of a model.
@@ -65,11 +68,17 @@ impl Calls {
         self.answer(ConfigAnswer { call, config }, Maps::default());
     }
 
-    /// Answers whether a version of a model is ready, once its instances have said so.
+    /// Answers whether a version of a model is ready, once its instances have reported their readiness.
     pub(crate) fn answer_ready(self: &Arc<Calls>, call: u64, model: &str, version: Option<i64>) {
         let calls = Arc::clone(self);
         let done = move |answer: Result<(), Status>| calls.answer(Done { call, is: answer.is_ok() }, Maps::default());
         self.process.callees.models.ready(model, version, Box::new(done));
+    }
+
+    /// The models, for a call that loads or unloads one. While this model is initialized, the call is part of its load.
+    fn models(&self) -> Models {
+        let models = &self.process.callees.models;
+        if self.is_initializing.load(Ordering::Relaxed) { models.within_load() } else { models.clone() }
     }
 
     fn done(&self, call: u64, outcome: Result<(), Status>) {

@@ -1,4 +1,4 @@
-//! Which inputs and traces of its own requests may a model's process use in requests to other models?
+//! Which inputs, trace and client does a nested request get from the requests that a model's process is running?
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nerite_locks::Mutex;
 use nerite_memory::{Buffer, Extent};
-use nerite_request::RequestTrace;
+use nerite_request::{Client, RequestTrace};
 
 use super::lock;
 use crate::packets::SegmentOffset;
@@ -16,7 +16,7 @@ use crate::plan::Planned;
 #[derive(Default)]
 pub(crate) struct BatchInputs {
     is_wanted: AtomicBool,
-    tensors: Mutex<HashMap<u64, Vec<Buffer>>>,
+    tensors: Mutex<HashMap<u64, (Client, Vec<Buffer>)>>,
     /// Whether any request was traced. If not, no lock is taken.
     has_traces: AtomicBool,
     traces: Mutex<HashMap<u64, Arc<RequestTrace>>>,
@@ -43,7 +43,7 @@ impl BatchInputs {
         for Planned { number, job, inputs, .. } in planned {
             let shared = job.inputs().iter().map(|input| &input.data).filter(|data| data.share().is_some());
             let buffers = shared.cloned().chain(inputs.iter().map(crate::blocks::Block::buffer)).collect();
-            tensors.insert(*number, buffers);
+            tensors.insert(*number, (job.client(), buffers));
         }
     }
 
@@ -78,9 +78,16 @@ impl BatchInputs {
         lock(&self.traces).get(&number).map(|trace| trace.child())
     }
 
+    /// The client of all noted requests of the process, or the server itself if they have several clients. The process does not say for which of its
+    /// requests it makes a nested one.
+    pub(crate) fn client(&self) -> Client {
+        Client::of_all(lock(&self.tensors).values().map(|(client, _)| *client))
+    }
+
     /// Bytes within one of the inputs.
     pub(crate) fn find(&self, location: SegmentOffset, bytes: usize) -> Option<Buffer> {
-        lock(&self.tensors).values().flatten().find_map(|buffer| part(buffer, location, bytes))
+        let tensors = lock(&self.tensors);
+        tensors.values().flat_map(|(_, buffers)| buffers).find_map(|buffer| part(buffer, location, bytes))
     }
 }
 

@@ -34,6 +34,7 @@ pub struct Callees {
 /// A request that the process made.
 #[derive(Default)]
 pub(crate) struct Nested {
+    model: String,
     cancel: Cancel,
     /// The permits of responses that the model has not read.
     permits: VecDeque<Arc<ResponsePermit>>,
@@ -85,13 +86,10 @@ impl Calls {
                  transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled models.'"
             ));
         }
-        let nested = Nested::default();
+        let nested = Nested { model: model.to_owned(), ..Nested::default() };
         let cancel = nested.cancel.clone();
         if call_read.is_waited_for() && !waiter.begin(call, self.targets(model), cancel.clone()) {
-            return refuse(format!(
-                "model '{model}' waits for itself: every instance that could answer waits for an answer; give the models that ask \
-                 each other more instances (instance_group)"
-            ));
+            return refuse(waits_for_itself(model));
         }
         lock(&self.nested).insert(call, nested);
         let one = (!call_read.is_decoupled()).then(ExactlyOne::default);
@@ -117,6 +115,7 @@ impl Calls {
             timeout_us: read.timeout_us(),
             priority: call_read.priority(),
             sequence: read.sequence(),
+            client: self.batch_inputs.client(),
             parameters: read.parameters(),
             cancel,
             ..Request::new(inputs, wanted, reply)
@@ -128,6 +127,27 @@ impl Calls {
     pub(crate) fn taken(&self, call: u64) {
         let permit = lock(&self.nested).get_mut(&call).and_then(|nested| nested.permits.pop_front());
         drop(permit);
+    }
+
+    /// Notes that the instance waits for a nested request from now on. It did not wait when the request began. If no answer is possible, the request
+    /// is refused now: the other model may be blocked too, and not notice a cancellation.
+    pub(crate) fn wait_for(&self, call: u64) {
+        let found = lock(&self.nested).get(&call).map(|nested| (nested.model.clone(), nested.cancel.clone()));
+        let Some((model, cancel)) = found else { return };
+        let waiter = &self.process.callees.waiter;
+        if waiter.begin(call, self.targets(&model), cancel.clone()) {
+            if !lock(&self.nested).contains_key(&call) {
+                // It was answered meanwhile.
+                waiter.end(call);
+            }
+            return;
+        }
+        if lock(&self.nested).remove(&call).is_some() {
+            let status = Status::internal(wrapped(&model, &waits_for_itself(&model)));
+            let answer = Answered { call, response: Some(Err(&status)), is_last: true, from: None, own: &[], map: "" };
+            self.answer(answer, Maps::default());
+            cancel.cancel();
+        }
     }
 
     /// Cancels a nested request.
@@ -197,6 +217,10 @@ impl Calls {
     ) {
         let (call, is_plain) = (reply.call, reply.is_plain);
         let mut own = std::mem::take(&mut reply.own);
+        if !lock(&self.nested).contains_key(&call) {
+            // The request was refused meanwhile.
+            return;
+        }
         if is_last {
             lock(&self.nested).remove(&call);
             self.process.callees.waiter.end(call);
@@ -256,6 +280,13 @@ fn tensor_at((output, location): (&Output, Option<SegmentOffset>)) -> TensorAt<'
     TensorAt { name, datatype: *datatype, shape: shape.clone(), location, bytes: data.len() }
 }
 
+fn waits_for_itself(model: &str) -> String {
+    format!(
+        "model '{model}' waits for itself: every instance that could answer waits for an answer; give the models that ask each other more \
+         instances (instance_group)"
+    )
+}
+
 fn wrapped(model: &str, text: &str) -> String {
     format!("Model {model} - Error when running inference: {text}")
 }
@@ -271,7 +302,7 @@ struct NestedReply {
     one: Option<ExactlyOne>,
     /// `Some` if any number of responses is expected.
     window: Option<Arc<ResponseWindow>>,
-    /// Memory for the next response that no other request uses.
+    /// Segments of the next response that no other request uses.
     own: Vec<u64>,
     /// Its trace, if it is traced.
     trace: Option<Arc<RequestTrace>>,
@@ -297,7 +328,8 @@ impl Deliver for NestedReply {
             return;
         }
         if let (Some(window), false) = (&self.window, is_last) {
-            let permit = window.permit(response.inline_bytes());
+            // All outputs count, wherever they lie, because the processes of all models share the memory for outputs.
+            let permit = window.permit(response.output_bytes());
             if let Some(nested) = lock(&self.calls.nested).get_mut(&self.call) {
                 nested.permits.push_back(permit);
             }

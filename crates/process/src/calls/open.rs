@@ -4,14 +4,15 @@
 //!   process ── respond: outputs in their memory ──► passed on to the client ── space in its window? ──► memory for the next one ──► process
 //! ```
 //!
-//! The answer to a response has the memory for the next one. It is sent once the client's window has space. So a model that sends faster than its
-//! client reads has to wait, and the number of waiting responses is bounded.
+//! The answer to a response has the memory for the next one. It is sent once the client's window has space, or once the response may be kept beyond it
+//! ([`super::waiting`]). So a model that sends faster than its client reads has to wait, and the bytes of waiting responses are bounded.
 
 use std::sync::Arc;
 
 use nerite_backend::{Job, Responder, Times};
-use nerite_request::{Inputs, Status};
+use nerite_request::{Backlog, Inputs, NextResponse, Status};
 
+use super::waiting::{WaitBudget, Waited};
 use super::{Calls, News, lock};
 use crate::answer::{self, Ended};
 use crate::blocks::Block;
@@ -30,6 +31,8 @@ pub(crate) struct Open {
     /// The memory for the outputs of its next response.
     targets: Vec<OutputTarget>,
     times: Times,
+    /// How long its responses may wait for its client.
+    budget: WaitBudget,
 }
 
 impl Open {
@@ -39,7 +42,8 @@ impl Open {
         if counts_responses {
             responder.count_responses(times.input_end);
         }
-        Open { responder, inputs, block, targets, times }
+        let budget = WaitBudget::of_run(responder.account().is_some());
+        Open { responder, inputs, block, targets, times, budget }
     }
 
     /// The memory with copies of its inputs that the server made.
@@ -62,7 +66,7 @@ impl Open {
 
     /// Gives it back to run again.
     pub(crate) fn reschedule(self) {
-        let Open { responder, inputs, block, targets, times } = self;
+        let Open { responder, inputs, block, targets, times, .. } = self;
         drop((block, targets));
         responder.reschedule(inputs, times);
     }
@@ -92,7 +96,7 @@ impl Open {
         }
     }
 
-    /// Sends a response that is not the last one. An Err is the end of the request.
+    /// Sends a response that is not the last one. An error ends the request.
     fn send(&mut self, ended: Ended) -> Result<(), Status> {
         match ended {
             Ended::Done => self.responder.send(),
@@ -106,10 +110,10 @@ impl Open {
 
     /// Releases its memory, before the client gets the end: the client may unregister a region as soon as it has it.
     fn release(self) -> (Responder, Times) {
-        let Open { responder, inputs, block, targets, mut times } = self;
+        let Open { responder, inputs, block, targets, mut times, .. } = self;
         drop((inputs, block, targets));
-        times.infer_ends();
-        times.ends();
+        times.mark_infer_end();
+        times.mark_end();
         (responder, times)
     }
 }
@@ -119,12 +123,24 @@ fn no_response() -> Status {
 }
 
 impl Calls {
-    /// Schedules requests again, which have sent their responses of this run.
+    /// Schedules requests again after they have sent their responses of this run.
     pub(crate) fn again(&self, call: u64, numbers: impl Iterator<Item = u64>) {
         for number in numbers {
+            self.process.os_process.note_answer();
             self.end(number, Open::reschedule);
         }
         self.answer(Done { call, is: true }, Maps::default());
+    }
+
+    /// The run that got these requests has ended. Those that stay open hold no instance from now on.
+    pub(crate) fn run_ends(&self, numbers: &[u64]) {
+        for number in numbers {
+            let Some(request) = self.find(*number) else { continue };
+            if let Some(open) = lock(&request).as_mut() {
+                open.budget.run_ends();
+                self.waiting.run_ends(*number);
+            }
+        }
     }
 
     /// Passes on the responses that came with the answer to a batch, in its order. Requests without a response, or with
@@ -145,6 +161,7 @@ impl Calls {
             self.forget(*number);
             self.batch_inputs.remove(&[*number]);
             if let Some(open) = open {
+                self.process.os_process.note_answer();
                 open.finish_with_batch(&response, times, &self.sizes);
             }
         }
@@ -176,37 +193,90 @@ impl Calls {
         }
         if let Some(open) = held.take() {
             drop(held);
+            self.process.os_process.note_answer();
             self.close(number, open, |open| open.finish(ended));
         }
     }
 
-    /// Answers a response with the memory for the next one, now or when the client's window has space for it.
+    /// Answers a response whose wait has ended.
+    pub(crate) fn go_on(self: &Arc<Calls>, waited: Waited) {
+        if let Some(request) = self.find(waited.number) {
+            lock(&request).iter_mut().for_each(|open| open.budget = waited.budget);
+        }
+        self.grant(waited.number, waited.call);
+    }
+
+    /// Answers a response with the memory for the next one, at once or when the next one may be sent.
     pub(crate) fn grant(self: &Arc<Calls>, number: u64, call: u64) {
         let Some(request) = self.find(number) else { return self.over(call, false) };
         let mut held = lock(&request);
         let Some(open) = held.as_mut() else { return self.over(call, false) };
-        if let Some(window) = open.responder.window() {
-            let calls = Arc::downgrade(self);
-            let has_room = move || {
-                if let Some(calls) = calls.upgrade() {
-                    calls.queue(News::HasRoom { number, call });
+        match self.next_response(number, call, open) {
+            NextResponse::Send => {}
+            NextResponse::Wait(_) => return,
+            NextResponse::End(waits) => {
+                if let Some(open) = held.take() {
+                    drop(held);
+                    self.shed(number, open, waits);
                 }
-            };
-            if window.on_room(has_room) {
-                return;
+                return self.over(call, false);
             }
         }
         let mut maps = Maps::default();
         let sizes = lock(&self.sizes);
         let (shares, blocks) = (&self.process.shares, &self.process.blocks);
-        let mut planner =
-            Planner { shares, blocks, sizes: &sizes, maps, is_decoupled: true, packet: BatchPacket::new(false) };
-        open.targets = open.responder.wanted().map(|name| planner.target(&open.responder, name)).collect();
+        let mut planner = Planner {
+            shares,
+            blocks,
+            sizes: &sizes,
+            maps,
+            is_decoupled: true,
+            packet: BatchPacket::new(false),
+            private_inputs: Vec::new(),
+        };
+        open.targets = planner.targets(&open.responder);
         maps = planner.maps;
         drop(sizes);
         let memory = NextOutputMemory { call, outputs: open.targets.iter().map(OutputTarget::memory), map: &maps.text }
             .to_string();
         self.answer(memory, maps);
+    }
+
+    /// Decides whether the next response to a request may be sent. If it must wait, the wait is noted, and this is called again later.
+    fn next_response(self: &Arc<Calls>, number: u64, call: u64, open: &mut Open) -> NextResponse {
+        let Some(window) = open.responder.window() else { return NextResponse::Send };
+        if window.has_room() {
+            open.budget.has_room();
+            return NextResponse::Send;
+        }
+        if open.budget.may_keep(self.has_others()) {
+            let next = window.next_response(open.responder.account().as_ref(), open.budget.left());
+            if !matches!(next, NextResponse::Wait(_)) {
+                return next;
+            }
+        }
+        // The wait is noted first, because another thread may make room at once.
+        self.waiting.add(Waited { number, call, budget: open.budget });
+        let calls = Arc::downgrade(self);
+        let has_room = move || {
+            if let Some(calls) = calls.upgrade() {
+                calls.queue(News::HasRoom { number, call });
+            }
+        };
+        if window.on_room(has_room) {
+            return NextResponse::Wait(open.budget.left());
+        }
+        self.waiting.forget(number);
+        NextResponse::Send
+    }
+
+    /// Ends a request whose client does not read. If the model asks whether the request is cancelled, the answer is yes from now on.
+    fn shed(&self, number: u64, open: Open, waits: Backlog) {
+        let status = waits.status();
+        log::info!("instance '{}': a request ends: {status}", self.process.instance);
+        self.process.os_process.note_answer();
+        self.close(number, open, |open| open.fail(status));
+        self.process.side.give_up(number);
     }
 
     /// Finds memory for an output of an open request.

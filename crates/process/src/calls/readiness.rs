@@ -1,7 +1,7 @@
 //! How does a model report its own readiness?
 //!
-//! The process waits in a call until the server checks the readiness. Its next call has the answer. So the process needs no thread that listens, and
-//! there is one check at a time.
+//! The process makes a call that waits until the server checks the readiness. Its next call has the answer. So the process needs no thread that
+//! listens, and only one check runs at a time.
 
 use nerite_backend::ReadinessDone;
 use nerite_request::Status;

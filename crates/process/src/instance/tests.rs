@@ -1,4 +1,4 @@
-//! If a process makes a thread wait that must not, does the thread leave it, and is the batch answered nevertheless?
+//! If a thread that must not wait would have to wait for a process, does it leave the batch, and is the batch answered nevertheless?
 #![allow(clippy::unwrap_used)]
 
 use std::io::{self, Write};
@@ -10,29 +10,35 @@ use nerite_shm::{LeaseLimits, Pools};
 
 use super::*;
 use crate::channel::{Channel, Packet};
-use crate::child::{Child, Patience};
+use crate::child::{Child, ProcessTimeouts};
 use crate::limits::{NEEDS_AT_ONCE_MAX, PACKET_BYTES_MAX};
+use crate::live::Hearing;
 use crate::os_process::OsProcess;
-use crate::plan::tests::{job, wanted};
-use crate::process_output::ProcessOutput;
+use crate::plan::tests::{job_of, wanted};
+use crate::process_output::{ProcessOutput, Stream};
+use crate::restarts::Restarts;
 
 const NEED: &str = r#"{"need":[0,"x",10]}"#;
 const ANSWER: &str = r#"{"responses":[{"outputs":[["x","INT8",[0],null,0,0]]}]}"#;
 
 /// Launches processes that do nothing: the test has the other ends of their channels.
-struct Idle(std::sync::Mutex<Vec<Channel>>);
+struct Idle(std::sync::Mutex<Vec<Channel>>, Restarts);
 
 impl ProcessLauncher for Idle {
     fn instance(&self) -> &'static str {
         "test_0"
     }
 
-    fn launch(&self) -> Result<Live, Status> {
+    fn launch(&self, _: &Hearing<'_>) -> Result<Live, Status> {
         let ours = self.0.lock().unwrap().pop().unwrap();
         let os_process = Arc::new(OsProcess::new(Command::new("sleep").arg("1000").spawn().unwrap()));
         let child =
-            Child::of_test(os_process, ours, Patience { first: Duration::ZERO, last: Duration::from_millis(1) });
+            Child::of_test(os_process, ours, ProcessTimeouts { first: Duration::ZERO, last: Duration::from_millis(1) });
         Ok(Live::new(child, false))
+    }
+
+    fn restarts(&self) -> &Restarts {
+        &self.1
     }
 
     fn unhealthy(&self, why: &str) -> String {
@@ -59,7 +65,7 @@ fn instance_of<const N: usize>() -> (ProcessInstance, [Channel; N]) {
         theirs.push(Channel::from(other));
     }
     let blocks = Blocks::new(&Pools::new(LeaseLimits::default()));
-    let launcher = Idle(std::sync::Mutex::new(ours));
+    let launcher = Idle(std::sync::Mutex::new(ours), Restarts::default());
     (ProcessInstance::start(Box::new(launcher), blocks).unwrap(), theirs.try_into().unwrap())
 }
 
@@ -69,12 +75,18 @@ fn batch() -> (Batch, mpsc::Receiver<Response>) {
 }
 
 fn batch_of(requests: usize) -> (Batch, mpsc::Receiver<Response>) {
+    batch_of_clients(&vec![Client::default().peer; requests])
+}
+
+/// One request of each of these clients.
+fn batch_of_clients(clients: &[u64]) -> (Batch, mpsc::Receiver<Response>) {
     let (to, responses) = mpsc::channel();
-    let request = || {
+    let request = |peer: &u64| {
         let to = to.clone();
-        job(Vec::new(), vec![wanted("x", None)], Reply::new(move |response| drop(to.send(response))))
+        let reply = Reply::new(move |response| drop(to.send(response)));
+        job_of(Client { peer: *peer, flow: 0 }, Vec::new(), vec![wanted("x", None)], reply)
     };
-    let jobs = std::iter::repeat_with(request).take(requests).collect();
+    let jobs = clients.iter().map(request).collect();
     let version = nerite_backend::ModelVersion::unmetered("m");
     (Batch { jobs, meter: Arc::clone(version.meter()) }, responses)
 }
@@ -189,7 +201,7 @@ fn a_long_answer_is_read_by_a_worker() {
     check_answered(&responses);
 }
 
-/// The kernel closes the channels of a killed process one after another, so somebody may know of its end while it can still be sent to.
+/// The kernel closes the channels of a killed process one after another. So the server may notice the end while a channel still accepts packets.
 #[test]
 fn a_request_after_the_process_was_seen_to_end_is_for_the_next_process() {
     let supervisor = crate::supervisor::Supervisor::start("nerite-test").unwrap();
@@ -220,7 +232,7 @@ fn a_request_after_the_process_was_seen_to_end_is_for_the_next_process() {
     }
 }
 
-/// A batch whose process ends: after it read what `reads` says, or after it read nothing. Returns whether the next process got the batch.
+/// Sends a batch to a process that ends after `ends` was called. Returns whether the next process got the batch.
 fn is_sent_again(ends: fn(&ProcessInstance, &Channel)) -> bool {
     let (mut instance, [first, second]) = instance_of();
     let (batch, responses) = batch();
@@ -256,11 +268,11 @@ fn a_request_that_a_dead_process_had_not_read_is_for_the_next_process() {
     );
 }
 
-/// The end of the error of a request in a batch of so many, whose process died after it wrote a line.
-fn error_after_a_line(requests: usize) -> String {
+/// The end of the error of the first request in a batch of these clients, whose process died after it wrote a line.
+fn error_after_a_line(clients: &[u64]) -> String {
     let (mut instance, [first, _second]) = instance_of();
     let (pipe, mut writer) = io::pipe().unwrap();
-    let output = ProcessOutput::waiting(pipe, Duration::from_mins(1));
+    let output = ProcessOutput::waiting(vec![(Stream::Error, pipe)], Duration::from_mins(1));
     instance.live.as_mut().unwrap().child.output = Some(output.clone());
     let mut run = |line: &[u8], (batch, responses): (Batch, mpsc::Receiver<Response>)| {
         check_begun(&mut instance, batch);
@@ -274,23 +286,40 @@ fn error_after_a_line(requests: usize) -> String {
         responses
     };
     run(b"of another client\n", batch());
-    let responses = run(b"of this one\n", batch_of(requests));
+    let responses = run(b"of this one\n", batch_of_clients(clients));
     instance.live.as_ref().unwrap().child.os_process.kill_and_reap();
     drop((first, writer));
     std::thread::scope(|scope| {
-        scope.spawn(|| output.read_to_end(|_| ()));
+        scope.spawn(|| output.read_to_end(|_, _| ()));
         instance.finish();
     });
-    let message = responses.try_recv().unwrap().into_content().unwrap().unwrap_err().message;
-    message.split_once("starts it anew").unwrap().1.to_owned()
+    let message = || responses.try_recv().unwrap().into_content().unwrap().unwrap_err().message;
+    let first = message();
+    assert!(clients.iter().skip(1).all(|_| message() == first), "all requests get the same text");
+    first.split_once("is started anew").unwrap().1.to_owned()
 }
 
 #[test]
 fn the_error_of_a_request_tells_what_its_process_wrote_meanwhile() {
-    assert_eq!(error_after_a_line(1), "\n\nIt printed last:\n  of this one");
+    assert_eq!(error_after_a_line(&[7]), "\n\nIt printed last:\n  of this one");
+    assert_eq!(error_after_a_line(&[0]), "\n\nIt printed last:\n  of this one");
+    assert_eq!(error_after_a_line(&[7, 7, 7]), "\n\nIt printed last:\n  of this one");
 }
 
 #[test]
-fn requests_of_one_batch_are_told_nothing_of_each_other() {
-    assert_eq!(error_after_a_line(2), "");
+fn clients_whose_requests_are_one_batch_are_told_nothing_of_each_other() {
+    // Requests of the server itself (client 0) may be about any client.
+    for clients in [[7, 8], [0, 0], [7, 0], [0, 7]] {
+        let error = error_after_a_line(&clients);
+        assert!(error.contains("in the server's log only") && !error.contains("of this one"), "{error}");
+    }
+}
+
+#[test]
+fn the_log_names_the_requests_of_a_failed_batch() {
+    let check = |ids: &[&str], expect: &str| assert_eq!(named(ids.iter().copied()), expect);
+    check(&["a", "", "c"], "[request ids: a, <id_unknown>, c]");
+    check(&["x".repeat(1000).as_str()], &format!("[request ids: {}]", "x".repeat(NAMED_ID_CHARACTERS_MAX)));
+    let many = vec!["i"; NAMED_REQUESTS_MAX + 2];
+    check(&many, &format!("[request ids: {} and 2 more]", ["i"; NAMED_REQUESTS_MAX].join(", ")));
 }

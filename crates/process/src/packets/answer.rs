@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::numbers;
 use super::packed::{OneResponse, PackedOutputs, PackedResponses};
+use super::ready::Ready;
 use super::tensors::{List, TensorAt, Text};
 use crate::words::{code_word, parameters_of, parameters_text, status_of};
 
@@ -47,11 +48,7 @@ impl Said {
 
     /// The answer to `initialize`.
     pub fn ready(&self) -> Ready<'_> {
-        let ready = self.0.get("ready").unwrap_or(&Value::Null);
-        let text = |key: &str| ready.get(key).and_then(Value::as_str);
-        let guard = ready.get("guard").and_then(Value::as_bool).unwrap_or(false);
-        let decides = ready.get("decides").and_then(Value::as_bool).unwrap_or(false);
-        Ready { python: text("python"), numpy: text("numpy"), guard, decides }
+        Ready::read(self.0.get("ready").unwrap_or(&Value::Null))
     }
 
     /// The answer to [`super::IS_READY`].
@@ -128,32 +125,6 @@ pub(super) fn copied(value: &Value) -> impl Iterator<Item = (Reason, u64)> {
     let copied = value.get("copied").and_then(Value::as_object).into_iter().flatten();
     copied
         .filter_map(|(name, bytes)| Some((*Reason::ALL.iter().find(|reason| reason.name() == name)?, bytes.as_u64()?)))
-}
-
-/// The answer of a process that has loaded its model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ready<'a> {
-    /// The version of its interpreter, if it has one.
-    pub python: Option<&'a str>,
-    /// The version of numpy there.
-    pub numpy: Option<&'a str>,
-    /// Whether it maps memory under a guard.
-    pub guard: bool,
-    /// Whether its model reports its own readiness, on the channel for calls.
-    pub decides: bool,
-}
-
-impl Display for Ready<'_> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        f.write_str(r#"{"ready":{"#)?;
-        for (key, text) in [("python", self.python), ("numpy", self.numpy)] {
-            if let Some(text) = text {
-                write!(f, r#""{key}":{},"#, Text(text))?;
-            }
-        }
-        write!(f, r#""guard":{}"#, self.guard)?;
-        f.write_str(if self.decides { r#","decides":true}}"# } else { "}}" })
-    }
 }
 
 /// Whether a model reports that it is ready.

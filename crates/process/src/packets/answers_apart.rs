@@ -1,4 +1,4 @@
-//! Which packets does a process of this program send on the channel for calls?
+//! Which packets does a child process of this program send on the channel for calls?
 
 use std::fmt::{Display, Formatter, Result};
 

@@ -135,6 +135,20 @@ impl CallSaid {
         serde_json::from_slice(text).map(CallSaid)
     }
 
+    /// The number of the call in a packet that cannot be parsed. Each call begins with it.
+    pub fn number_of_unreadable(text: &[u8]) -> Option<u64> {
+        let rest = text.strip_prefix(br#"{"call":"#)?;
+        let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        // A number that was cut off would be a different number.
+        let is_whole = rest.get(digits).is_some_and(|byte| matches!(byte, b',' | b'}'));
+        std::str::from_utf8(&rest[..digits]).ok()?.parse().ok().filter(|_| is_whole)
+    }
+
+    /// The number of the call, if the packet has one. Such a packet gets an answer.
+    pub fn answered_as(&self) -> Option<u64> {
+        self.0.get("call")?.as_u64()
+    }
+
     /// The number of the call, which its answer repeats.
     pub fn number(&self) -> u64 {
         self.0.get("call").and_then(Value::as_u64).unwrap_or_default()
@@ -195,6 +209,11 @@ impl CallSaid {
     /// The nested request of which a response was read.
     pub fn taken(&self) -> Option<u64> {
         self.0.get("taken")?.as_u64()
+    }
+
+    /// The nested request that the instance waits for from now on, because a batch that began before it has not ended.
+    pub fn waited_for(&self) -> Option<u64> {
+        self.0.get("waits")?.as_u64()
     }
 
     /// The nested request that is cancelled.

@@ -1,4 +1,4 @@
-//! Which requests to other models does a process of this program send on the channel for calls?
+//! Which requests to other models does a child process of this program send on the channel for calls?
 
 use std::fmt::{Display, Formatter, Result};
 

@@ -31,6 +31,11 @@ impl SideSaid {
         Some(Log { level, text, at: place().unwrap_or_default() })
     }
 
+    /// The number of the first request of the batch in which that line was written.
+    pub fn log_of(&self) -> Option<u64> {
+        self.0.get("of")?.as_u64()
+    }
+
     /// The question whether the request with this number was cancelled.
     pub fn cancelled(&self) -> Option<u64> {
         self.0.get("cancelled")?.as_u64()
@@ -85,7 +90,7 @@ impl SideSaid {
         self.0.get(key)?.as_array()?.as_slice().try_into().ok()
     }
 
-    /// Memory that the model's arrays do not use any more. It also asks which of it was kept.
+    /// Memory that the model's arrays do not use any more. The packet also asks which of that memory the server had kept.
     pub fn let_go(&self) -> Option<impl Iterator<Item = u64>> {
         Some(numbers(Some(self.0.get("let_go")?)))
     }

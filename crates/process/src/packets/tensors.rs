@@ -14,8 +14,8 @@ pub struct SegmentOffset {
     pub offset: usize,
 }
 
-/// A tensor, and where it lies. That is `None` if it has no bytes, or more bytes than fit there. `[name, datatype,
-/// shape, segment, offset, bytes]`
+/// A tensor, and where it lies. The location is `None` if the tensor has no bytes, or more bytes than fit into its
+/// memory. `[name, datatype, shape, segment, offset, bytes]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorAt<'a, S = Shape> {
     /// Its name.
@@ -84,8 +84,12 @@ impl Display for OutputMemory<'_> {
     }
 }
 
-/// Memory that a packet introduces. Its descriptor comes with the packet. `[segment, bytes, file_offset, is_region]`, and the number of the device
-/// where it is memory of one. Then the descriptor is of a file that holds the memory's IPC handle.
+/// The word for memory that a process maps privately.
+const PRIVATE: &str = "private";
+
+/// Memory that a packet introduces. Its descriptor comes with the packet. `[segment, bytes, file_offset, is_region]`, with a fifth item in two cases.
+/// For memory of a device, it is the device's number, and the descriptor is of a file that holds the memory's IPC handle. For memory that the process
+/// maps privately, it is the word `"private"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Its number.
@@ -98,28 +102,33 @@ pub struct Segment {
     pub is_region: bool,
     /// The device that it lies on. `None` for the host.
     pub device: Option<u32>,
+    /// Whether the process maps it privately, so that nobody else sees what it writes there.
+    pub is_private: bool,
 }
 
 impl Segment {
     /// Parses JSON. `None` if it is invalid.
     pub fn read(value: &Value) -> Option<Segment> {
-        let [number, bytes, file_offset, is_region, device @ ..] = value.as_array()?.as_slice() else { return None };
+        let [number, bytes, file_offset, is_region, more @ ..] = value.as_array()?.as_slice() else { return None };
         Some(Segment {
             number: number.as_u64()?,
             bytes: bytes.as_u64()? as usize,
             file_offset: file_offset.as_u64()?,
             is_region: is_region.as_bool()?,
-            device: device.first().and_then(Value::as_u64).map(|ordinal| ordinal as u32),
+            device: more.first().and_then(Value::as_u64).map(|ordinal| ordinal as u32),
+            is_private: more.first().and_then(Value::as_str) == Some(PRIVATE),
         })
     }
 }
 
 impl Display for Segment {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let Segment { number, bytes, file_offset, is_region, device } = self;
+        let Segment { number, bytes, file_offset, is_region, device, is_private } = self;
         write!(f, "[{number},{bytes},{file_offset},{is_region}")?;
         if let Some(ordinal) = device {
             write!(f, ",{ordinal}")?;
+        } else if *is_private {
+            write!(f, r#","{PRIVATE}""#)?;
         }
         f.write_char(']')
     }

@@ -113,15 +113,24 @@ fn the_first_packets_of_an_interpreter() {
 fn the_answers_to_the_first_packets() {
     let config: Value = serde_json::from_str(&said("completed").config()).unwrap();
     check("completed", Answer { config: Some(&config), ..Answer::default() });
-    let ready = Ready { python: Some("3.11.2"), numpy: Some("1.24.2"), guard: true, decides: false };
-    check("initialized", ready);
-    assert_eq!(said("initialized").ready(), ready);
-    let ready = Ready { python: None, numpy: None, guard: true, decides: false };
-    let deciding = Ready { python: Some("3.11.2"), numpy: Some("1.24.2"), guard: true, decides: true };
-    check("initialized_deciding", deciding);
-    assert_eq!(said("initialized_deciding").ready(), deciding);
-    check("initialized_isolated", ready);
-    assert_eq!(said("initialized_isolated").ready(), ready);
+    let ready = Ready { python: Some("3.11.2"), numpy: Some("1.24.2"), guard: true, ..Ready::default() };
+    let deciding = Ready { decides: true, ..ready.clone() };
+    let imported = vec![
+        ImportedFile { path: "/srv/größe.py", bytes: 120, modified_ns: 1_700_000_000_123_456_789 },
+        ImportedFile { path: "/srv/lib/\"b\".py", bytes: 0, modified_ns: 0 },
+    ];
+    let importing = Ready { imported, unreported: 3, ..deciding.clone() };
+    let isolated = Ready { guard: true, ..Ready::default() };
+    let cases = [
+        ("initialized", ready),
+        ("initialized_deciding", deciding),
+        ("initialized_importing", importing),
+        ("initialized_isolated", isolated),
+    ];
+    for (name, ready) in cases {
+        check(name, &ready);
+        assert_eq!(said(name).ready(), ready);
+    }
     let error = "ValueError: größer als \"1\"";
     check("failed", Answer { error: Some(error), ..Answer::default() });
     assert_eq!(said("failed").error(), Some(Some(error)));
@@ -181,9 +190,10 @@ fn a_batch() {
     let requests =
         [request(41, "größe \"1\"", 2, &first, 500, &parameters, 3), request(42, "", 0, &second, 0, &none, 0)];
     let maps = [
-        Segment { number: 5, bytes: 8192, file_offset: 4096, is_region: true, device: None },
-        Segment { number: 6, bytes: 4096, file_offset: 0, is_region: false, device: None },
-        Segment { number: 7, bytes: 4096, file_offset: 0, is_region: true, device: Some(1) },
+        Segment { number: 5, bytes: 8192, file_offset: 4096, is_region: true, device: None, is_private: false },
+        Segment { number: 6, bytes: 4096, file_offset: 0, is_region: false, device: None, is_private: false },
+        Segment { number: 7, bytes: 4096, file_offset: 0, is_region: true, device: Some(1), is_private: false },
+        Segment { number: 8, bytes: 4096, file_offset: 0, is_region: false, device: None, is_private: true },
     ];
     let [requests_text, map] =
         [requests.each_ref().map(ToString::to_string).join(","), maps.map(|one| one.to_string()).join(",")];
@@ -283,7 +293,7 @@ fn memory_for_an_output() {
     let need = Need { index: 1, name: "NEW", bytes: 5000 };
     check("need", need);
     assert_eq!(said("need").need(), Some(Some(need)));
-    let segment = Segment { number: 9, bytes: 8192, file_offset: 0, is_region: false, device: None };
+    let segment = Segment { number: 9, bytes: 8192, file_offset: 0, is_region: false, device: None, is_private: false };
     let location = at(9, 0);
     check("room", OutputSpace { location, capacity: 8192, map: &segment.to_string() });
     assert_eq!((command("room").space(), command("room").map()), (Some(Some((location, 8192))), Some(vec![segment])));
@@ -311,7 +321,8 @@ fn a_response_of_a_decoupled_model() {
     let Some(Call::Respond(Respond { number, response, is_last })) = said.call() else { panic!("an end") };
     assert_eq!((number, response.is_none(), is_last), (41, true, true));
 
-    let segment = Segment { number: 9, bytes: 8192, file_offset: 0, is_region: false, device: None }.to_string();
+    let segment = Segment { number: 9, bytes: 8192, file_offset: 0, is_region: false, device: None, is_private: false }
+        .to_string();
     let outputs = [
         OutputMemory { name: "OUT", location: Some(at(5, 128)), capacity: 24, fixed: true },
         OutputMemory { name: "NEW", location: None, capacity: 0, fixed: false },
@@ -346,7 +357,8 @@ fn a_request_to_another_model() {
     let outputs = [as_read(&tensor("OUT", DataType::Fp32, &[2, 3], at(9, 0), 24))];
     let mut parameters = Parameters::new();
     parameters.insert("key", Parameter::String("value".into()));
-    let segment = Segment { number: 9, bytes: 8192, file_offset: 0, is_region: false, device: None }.to_string();
+    let segment = Segment { number: 9, bytes: 8192, file_offset: 0, is_region: false, device: None, is_private: false }
+        .to_string();
     let response = Some(Ok((&outputs[..], &parameters)));
     check("answered", Answered { call: 6, response, is_last: false, from: None, own: &[9], map: &segment });
     let error = Status::internal("no way");
@@ -354,6 +366,7 @@ fn a_request_to_another_model() {
     check("answered_error", Answered { call: 6, response, is_last: true, from: None, own: &[], map: "" });
     check("answered_end", Answered { call: 6, response: None, is_last: true, from: None, own: &[], map: "" });
     assert_eq!((called("taken").taken(), called("cancel").cancelled()), (Some(6), Some(6)));
+    assert_eq!(called("waits").waited_for(), Some(6));
 }
 
 #[test]
@@ -376,7 +389,8 @@ fn models_that_are_loaded_by_a_model() {
 fn the_side_channel() {
     let line = Log { level: "WARNING", text: "it is \"late\"", at: ("model.py", 12) };
     check("log", line);
-    assert_eq!(side("log").log(), Some(line));
+    assert_eq!((side("log").log(), side("log").log_of()), (Some(line), None));
+    assert_eq!((side("log_of_run").log(), side("log_of_run").log_of()), (Some(line), Some(41)));
     check("is_cancelled", IsCancelled(41));
     assert_eq!(side("is_cancelled").cancelled(), Some(41));
     check("cancelled", Cancelled(false));

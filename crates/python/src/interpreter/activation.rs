@@ -5,7 +5,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use super::search::{Surroundings, python_below};
+use super::search::{SearchEnvironment, python_below};
 
 /// The interpreter of the environment at `root`. An error says what is there instead. Triton requires the script `bin/activate`, and this server does
 /// not. If both the script and the interpreter are missing, the text is Triton's.
@@ -35,13 +35,13 @@ pub(super) fn program(root: &Path) -> Result<PathBuf, String> {
 }
 
 /// The variables that the environment at `root` changes. `None` unsets one.
-pub(super) fn variables(root: &Path, surroundings: &Surroundings) -> Vec<(&'static str, Option<OsString>)> {
-    let before = |name: &str| surroundings.variable(name);
+pub(super) fn variables(root: &Path, search: &SearchEnvironment) -> Vec<(&'static str, Option<OsString>)> {
+    let before = |name: &str| search.variable(name);
     let mut changed = vec![("PATH", Some(first(&root.join("bin"), before("PATH")))), ("PYTHONHOME", None)];
     if root.join("conda-meta").is_dir() {
         changed.push(("CONDA_PREFIX", Some(root.into())));
         changed.push(("VIRTUAL_ENV", None));
-        // Triton puts its libraries first as well, for the model's process only.
+        // Triton also puts the environment's libraries first, for the model's process only.
         let lib = root.join("lib");
         if lib.is_dir() && !lib.as_os_str().as_encoded_bytes().contains(&b':') {
             changed.push(("LD_LIBRARY_PATH", Some(first(&lib, before("LD_LIBRARY_PATH")))));
@@ -79,24 +79,24 @@ mod tests {
 
     use super::*;
 
-    fn house(programs: &[&str], files: &[&str]) -> tempfile::TempDir {
-        let house = tempfile::tempdir().unwrap();
+    fn environment(programs: &[&str], files: &[&str]) -> tempfile::TempDir {
+        let environment = tempfile::tempdir().unwrap();
         for (names, mode) in [(programs, 0o755), (files, 0o644)] {
             for name in names {
-                let path = house.path().join(name);
+                let path = environment.path().join(name);
                 std::fs::create_dir_all(path.parent().unwrap()).unwrap();
                 std::fs::write(&path, "").unwrap();
                 std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
             }
         }
-        house
+        environment
     }
 
     #[track_caller]
     fn check(programs: &[&str], files: &[&str], expect: Result<&str, &str>) {
-        let house = house(programs, files);
-        let found = program(house.path()).map(|path| path.strip_prefix(house.path()).unwrap().to_owned());
-        let found = found.map_err(|missing| missing.replace(&house.path().display().to_string(), "~"));
+        let environment = environment(programs, files);
+        let found = program(environment.path()).map(|path| path.strip_prefix(environment.path()).unwrap().to_owned());
+        let found = found.map_err(|missing| missing.replace(&environment.path().display().to_string(), "~"));
         assert_eq!(found, expect.map(PathBuf::from).map_err(str::to_owned));
     }
 
@@ -117,9 +117,9 @@ mod tests {
 
     #[test]
     fn an_interpreter_that_stayed_on_another_host_is_reported() {
-        let house = house(&[], &["bin/activate"]);
-        symlink("/nonexistent/python3.11", house.path().join("bin/python3")).unwrap();
-        let message = program(house.path()).unwrap_err();
+        let environment = environment(&[], &["bin/activate"]);
+        symlink("/nonexistent/python3.11", environment.path().join("bin/python3")).unwrap();
+        let message = program(environment.path()).unwrap_err();
         assert!(
             message.contains("is a link to '/nonexistent/python3.11', which is no program on this host"),
             "{message}"
@@ -128,11 +128,11 @@ mod tests {
 
     #[track_caller]
     fn check_variables(files: &[&str], names: &[&str]) {
-        let house = house(&[], files);
-        let found = variables(house.path(), &Surroundings::of_process());
+        let environment = environment(&[], files);
+        let found = variables(environment.path(), &SearchEnvironment::of_process());
         assert_eq!(found.iter().map(|(name, _)| *name).collect::<Vec<_>>(), names);
         let path = found[0].1.clone().unwrap().into_string().unwrap();
-        assert!(path.starts_with(&format!("{}/bin:", house.path().display())), "{path}");
+        assert!(path.starts_with(&format!("{}/bin:", environment.path().display())), "{path}");
     }
 
     #[test]
@@ -147,8 +147,10 @@ mod tests {
 
     #[test]
     fn scripts_that_are_not_run_are_known_by_name() {
-        let house =
-            house(&[], &["etc/conda/activate.d/b.sh", "etc/conda/activate.d/a.sh", "etc/conda/activate.d/c.fish"]);
-        assert_eq!(scripts(house.path()), ["a.sh", "b.sh"]);
+        let environment = environment(
+            &[],
+            &["etc/conda/activate.d/b.sh", "etc/conda/activate.d/a.sh", "etc/conda/activate.d/c.fish"],
+        );
+        assert_eq!(scripts(environment.path()), ["a.sh", "b.sh"]);
     }
 }

@@ -1,8 +1,8 @@
 //! How is a packed environment unpacked safely, whatever it contains?
 //!
-//! Only this server uses the directory, and no file is ever written through a link. These entries are refused: absolute names, names with `..` that
-//! lead out, links that lead out (except `bin/python*`, which links to the Python that a virtual environment was made of), and all that are neither a
-//! file, a directory nor a link. The number of entries, the bytes and the names are bounded.
+//! Only this server uses the directory, and no file is ever written through a link. These entries are refused: absolute names, names with `..`, links
+//! that lead out of the directory, and entries that are no file, directory or link. Only `bin/python*` may lead out, because it links to the Python
+//! that a virtual environment was made of. The number of entries, the bytes and the names are bounded.
 
 mod names;
 
@@ -90,7 +90,7 @@ fn unpack_tar(tar: impl Read, into: &Path, bounds: Bounds) -> Result<(), Refusal
     let mut entries = archive.entries()?;
     let mut count = 0;
     loop {
-        // The bytes before an entry are its name, which the library keeps in memory, at any length.
+        // Before each entry the library reads its name, and keeps it in memory, however long it is. So these bytes are limited.
         left.set(ARCHIVE_NAMES_BYTES_MAX);
         let Some(entry) = entries.next() else { break };
         left.set(u64::MAX);
@@ -200,7 +200,8 @@ impl Unpacking<'_> {
         let modified = entry.header().mtime().unwrap_or_default();
         self.make_room(name)?;
         let failed = |error| unwritten(name, error);
-        // The file is created exclusively, so no link is followed and no file with a second name is changed. It never gets the set-uid bit.
+        // The file is created exclusively, so no link is followed, and no file that has another name as well is changed. It never gets the set-uid
+        // bit.
         let mut options = OpenOptions::new();
         let mut file =
             options.write(true).create_new(true).mode(mode | 0o600).open(self.root.join(name)).map_err(failed)?;
@@ -208,7 +209,7 @@ impl Unpacking<'_> {
         if found != wanted {
             return Err(Refusal::Short { name: shown(name), found, wanted });
         }
-        // The time is kept, because compiled modules name the time of their source.
+        // The modification time is kept, because compiled modules record that of their source.
         let modified = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(modified));
         modified.map_or(Ok(()), |modified| file.set_modified(modified)).map_err(failed)
     }
@@ -227,7 +228,7 @@ impl Unpacking<'_> {
     fn hard_link(&mut self, name: &Path, target: &Path) -> Result<(), Refusal> {
         let no_file = || Refusal::NoFile(shown(name), shown(target));
         let target = names::inside(target.as_os_str().as_encoded_bytes()).ok_or_else(|| leads_out(name, target))?;
-        // The parent directories of an earlier entry are no links, because it was unpacked.
+        // The target must have been unpacked before, so its parent directories must be known. They are then no links.
         let is_ours =
             target.parent().is_none_or(|parent| parent.as_os_str().is_empty() || self.folders.contains(parent));
         let path = self.root.join(&target);

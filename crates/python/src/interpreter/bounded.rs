@@ -41,7 +41,7 @@ pub(super) fn run(mut command: Command, at_most: Duration) -> io::Result<Ran> {
     drop(command);
     let ran = listen(&mut process, &mut reader, deadline);
     if !matches!(&ran, Ok(Ran { end: Some(_), .. })) {
-        // The whole process group is killed, because a script would leave its children behind.
+        // The whole process group is killed, because the children of a script would continue otherwise.
         let _ = kill_process_group(Pid::from_child(&process), Signal::KILL);
         let _ = process.wait();
     }

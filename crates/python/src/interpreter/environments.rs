@@ -13,9 +13,10 @@ use std::collections::HashMap;
 use std::fs::{File, Metadata};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
+use nerite_locks::Mutex;
 /// A directory with an unpacked environment. It is removed when this is dropped.
 pub(super) use nerite_sandbox::LockedDirectory as Unpacked;
 use nerite_sandbox::Sandbox;
@@ -23,14 +24,14 @@ use nerite_sandbox::Sandbox;
 use super::archive::{Bounds, unpack};
 use super::bounded::run;
 use super::probe::how;
-use super::search::Surroundings;
+use super::search::SearchEnvironment;
 use super::{Interpreter, NoPython, Origin, activation};
 
 /// The placeholder for the model's directory in the parameter.
 const MODEL_DIRECTORY: &str = "$$TRITON_MODEL_DIRECTORY";
 /// The prefix of directories with unpacked environments.
 const PREFIX: &str = "nerite-python-";
-/// How long the end of the server waits until they are removed.
+/// How long the server waits at its end for their removal.
 const END_MAX: Duration = Duration::from_secs(10);
 /// The most lines of the output of `conda-unpack` in an error.
 const LINES_MAX: usize = 3;
@@ -69,7 +70,7 @@ impl Environments {
         &self,
         named: &str,
         model_dir: &Path,
-        surroundings: &Surroundings,
+        search: &SearchEnvironment,
         start_max: Duration,
         sandbox: Option<&Arc<Sandbox>>,
     ) -> Result<Interpreter, NoPython> {
@@ -83,7 +84,7 @@ impl Environments {
         let path = Path::new(&expanded).canonicalize().map_err(missing)?;
         let found = path.metadata().map_err(missing)?;
         if found.is_dir() {
-            return interpreter(&path, origin, None, surroundings, sandbox).map_err(about);
+            return interpreter(&path, origin, None, search, sandbox).map_err(about);
         }
         if !found.is_file() {
             return Err(about("an environment is a directory or a tar file, and this is neither".to_owned()));
@@ -94,7 +95,7 @@ impl Environments {
         if let Some(kept) = &*slot
             && kept.stamp == Stamp::of(&found)
         {
-            let found = interpreter(kept.unpacked.path(), origin, Some(&kept.unpacked), surroundings, sandbox);
+            let found = interpreter(kept.unpacked.path(), origin, Some(&kept.unpacked), search, sandbox);
             return found.map_err(about);
         }
         let (stamp, unpacked) = unpacked(&path, &std::env::temp_dir()).map_err(about)?;
@@ -102,7 +103,7 @@ impl Environments {
         all.retain(|one| one.strong_count() > 0);
         all.push(Arc::downgrade(&unpacked));
         drop(all);
-        let made = interpreter(unpacked.path(), origin, Some(&unpacked), surroundings, sandbox).map_err(about)?;
+        let made = interpreter(unpacked.path(), origin, Some(&unpacked), search, sandbox).map_err(about)?;
         run_conda_unpack(&made, unpacked.path(), start_max).map_err(about)?;
         *slot = Some(Kept { stamp, unpacked });
         Ok(made)
@@ -120,11 +121,11 @@ fn interpreter(
     root: &Path,
     origin: Origin,
     unpacked: Option<&Arc<Unpacked>>,
-    surroundings: &Surroundings,
+    search: &SearchEnvironment,
     sandbox: Option<&Arc<Sandbox>>,
 ) -> Result<Interpreter, String> {
     let program = activation::program(root)?;
-    let variables = activation::variables(root, surroundings);
+    let variables = activation::variables(root, search);
     let sandbox = sandbox.map(Arc::clone);
     Ok(Interpreter { program, origin, variables, unpacked: unpacked.map(Arc::clone), sandbox })
 }

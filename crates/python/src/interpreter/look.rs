@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::search::{SearchEnvironment, is_program};
 use super::{Environments, Interpreter, NoPython};
 
 /// A Python that can run models.
@@ -18,7 +19,19 @@ pub struct PythonFound {
     pub numpy: String,
 }
 
-/// Finds the Python for models and starts it, for at most this time, to ask for its versions. `interpreter` is the value of
+/// Whether the interpreter that `--backend-config=python,interpreter` names is a program. Nothing is started.
+pub fn check_interpreter(interpreter: &Path) -> Result<(), NoPython> {
+    let (program, _) = SearchEnvironment::of_process().find(Some(interpreter))?;
+    if is_program(&program) {
+        return Ok(());
+    }
+    Err(NoPython {
+        found: format!("'{}' is no program that can be started", program.display()),
+        cure: "name a Python 3.9 or newer with numpy".to_owned(),
+    })
+}
+
+/// Finds the Python for models and starts it, for at most this time, to query its versions. `interpreter` is the value of
 /// `--backend-config=python,interpreter`, and `environment` that of a model's `EXECUTION_ENV_PATH`.
 pub fn find_python(
     interpreter: Option<&Path>,

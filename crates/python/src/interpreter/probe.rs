@@ -72,7 +72,7 @@ impl Fault {
     pub(super) fn cure(&self, program: &Path, origin: &Origin) -> String {
         let program_is_folder = matches!(self, Fault::Unstartable(_)) && program.is_dir();
         let is_forbidden = matches!(self, Fault::Unstartable(error) if error.kind() == io::ErrorKind::PermissionDenied);
-        // A shortage of the server itself, by the system's error numbers: files, of the process and of all, processes and memory.
+        // Error numbers that mean a shortage of the server itself: EMFILE and ENFILE (descriptors), EAGAIN (processes), ENOMEM (memory).
         let is_short =
             matches!(self, Fault::Unstartable(error) if matches!(error.raw_os_error(), Some(24 | 23 | 11 | 12)));
         match (self, origin) {
@@ -107,10 +107,10 @@ impl Fault {
 pub(super) fn query(mut command: Command, at_most: Duration) -> Result<Answer, Fault> {
     command.args(["-c", QUESTION]);
     let ran = run(command, at_most).map_err(Fault::Unstartable)?;
-    judge(&ran, at_most)
+    answer_of(&ran, at_most)
 }
 
-fn judge(ran: &Ran, at_most: Duration) -> Result<Answer, Fault> {
+fn answer_of(ran: &Ran, at_most: Duration) -> Result<Answer, Fault> {
     let value =
         |key: &str| ran.output.lines().rev().find_map(|line| line.strip_prefix(key)).map(|text| text.trim().to_owned());
     let python = value("nerite-python ");
@@ -159,7 +159,7 @@ mod tests {
     fn check(script: &str, at_most: Duration, expect: Result<(&str, &str), &str>) {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        let found = run(command, at_most).map_err(Fault::Unstartable).and_then(|ran| judge(&ran, at_most));
+        let found = run(command, at_most).map_err(Fault::Unstartable).and_then(|ran| answer_of(&ran, at_most));
         let found = found.map_err(|fault| fault.to_string());
         let answer = |(python, numpy): (&str, &str)| Answer { python: python.to_owned(), numpy: numpy.to_owned() };
         assert_eq!(found, expect.map(answer).map_err(str::to_owned), "{script}");
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_real_python_answers_the_question() {
-        let python = super::super::Surroundings::of_process().find(None);
+        let python = super::super::SearchEnvironment::of_process().find(None);
         let Ok((python, _)) = python else { return };
         match query(Command::new(python), LONG) {
             Ok(answer) => assert!(version(&answer.python) >= Some(VERSION_MIN)),

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 /// The parts of a Python that is installed in a directory with other programs, such as `/usr`.
 const PARTS: [&str; 3] = ["bin", "lib", "lib64"];
 
-/// The directories of the interpreter, of the Python that its environment was made of, and those in `PYTHONPATH` and
-/// `LD_LIBRARY_PATH`. The operator must allow packages elsewhere (in a home directory, or sources that were installed
-/// as links). `is_unpacked`: the environment is the server's own copy.
+/// The directories of the interpreter, of the Python that its environment was made of, and those in `PYTHONPATH` and `LD_LIBRARY_PATH`. The operator
+/// must allow packages elsewhere (in a home directory, or sources that were installed as links). `is_unpacked` says that the environment is the
+/// server's own copy.
 pub(super) fn of(program: &Path, is_unpacked: bool) -> Vec<PathBuf> {
     let mut paths = roots(program, is_unpacked);
     for name in ["PYTHONPATH", "LD_LIBRARY_PATH"] {
@@ -19,7 +19,7 @@ pub(super) fn of(program: &Path, is_unpacked: bool) -> Vec<PathBuf> {
 
 fn listed(paths: Option<OsString>) -> Vec<PathBuf> {
     let paths = paths.unwrap_or_default();
-    // An empty entry means the directory that the server was started in, which may be any.
+    // An empty entry means the current directory of the server, which may be any directory.
     std::env::split_paths(&paths).filter(|path| path.is_absolute() && path.parent().is_some()).collect()
 }
 
@@ -29,8 +29,8 @@ fn roots(program: &Path, is_unpacked: bool) -> Vec<PathBuf> {
     let real = program.canonicalize().ok().and_then(|program| program.parent()?.parent().map(Path::to_path_buf));
     let mut paths = Vec::new();
     for (at, root) in [own, made_of, real].into_iter().enumerate() {
-        // A model's environment names the Python that it was made of. A model's author can write any path there, so it
-        // must be a Python.
+        // An environment names the Python that it was made of. A model's author can write any path there, so a directory without a Python is not
+        // readable.
         let Some(root) = root.filter(|root| root.parent().is_some() && is_python(root)) else { continue };
         let is_environment =
             (is_unpacked && at == 0) || root.join("pyvenv.cfg").is_file() || root.join("conda-meta").is_dir();
@@ -67,15 +67,15 @@ mod tests {
 
     #[track_caller]
     fn check(files: &[(&str, &str)], program: &str, is_environment: bool, expect: &[&str]) {
-        let house = tempfile::tempdir().unwrap();
-        let house = house.path().canonicalize().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().canonicalize().unwrap();
         for (name, text) in files {
-            let path = house.join(name);
+            let path = folder.join(name);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text.replace('~', &house.display().to_string())).unwrap();
+            std::fs::write(path, text.replace('~', &folder.display().to_string())).unwrap();
         }
-        let found = roots(&house.join(program), is_environment);
-        let expect: Vec<PathBuf> = expect.iter().map(|name| house.join(name)).collect();
+        let found = roots(&folder.join(program), is_environment);
+        let expect: Vec<PathBuf> = expect.iter().map(|name| folder.join(name)).collect();
         assert!(expect.iter().all(|path| found.contains(path)), "{found:?}");
         let within = |path: &PathBuf| expect.iter().any(|place| path.starts_with(place));
         assert!(found.iter().all(within), "{found:?}");

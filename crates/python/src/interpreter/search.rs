@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 
 use super::{NoPython, Origin};
 
-/// The value of an environment variable that is set and not empty.
+/// Returns the value of an environment variable that is set and not empty.
 type Variables = Box<dyn Fn(&str) -> Option<OsString>>;
 
 /// The variables and the directory that the search depends on.
-pub(super) struct Surroundings {
+pub(super) struct SearchEnvironment {
     variable: Variables,
     /// The directory that the server was started in.
     current: PathBuf,
 }
 
-impl Surroundings {
-    /// The surroundings of the server.
-    pub(super) fn of_process() -> Surroundings {
-        Surroundings {
+impl SearchEnvironment {
+    /// The environment of the server.
+    pub(super) fn of_process() -> SearchEnvironment {
+        SearchEnvironment {
             variable: Box::new(|name| std::env::var_os(name).filter(|value| !value.is_empty())),
             current: std::env::current_dir().unwrap_or_default(),
         }
@@ -72,7 +72,7 @@ impl Surroundings {
         self.variable("PATH").unwrap_or_default().display().to_string()
     }
 
-    /// The first program of that name. For a shim of pyenv, the program that the shim would start, which would take a tenth of a second.
+    /// The first program of that name. A shim of pyenv is replaced by the program that it starts, because the shim itself takes a tenth of a second.
     fn on_path(&self, name: &str) -> Option<PathBuf> {
         let path = self.variable("PATH")?;
         let folders = std::env::split_paths(&path).map(|folder| self.current.join(folder));
@@ -80,7 +80,7 @@ impl Surroundings {
         programs.into_iter().find_map(|program| self.behind(&program, name))
     }
 
-    /// The program itself, or the one that a shim stands for. `None` is a shim that stands for a later program on the PATH.
+    /// The program itself, or the one that a shim stands for. `None` if the shim stands for a later program on the PATH.
     ///
     /// `crates/ort` resolves shims too, for folders of packages of every chosen version. Both know pyenv's layout, and share no code.
     fn behind(&self, program: &Path, name: &str) -> Option<PathBuf> {
@@ -131,7 +131,8 @@ fn version_folder(versions: &Path, chosen: &str) -> Option<PathBuf> {
     below.max().map(|(_, path)| path)
 }
 
-fn is_program(path: &Path) -> bool {
+/// Whether a file can be started, by its mode.
+pub(super) fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
@@ -158,8 +159,8 @@ mod tests {
     /// Paths in `variables` and in `expect` are below the directory, which is also the current directory.
     #[track_caller]
     fn check(things: &[&str], variables: &[(&str, &str)], setting: Option<&str>, expect: Result<(&str, Origin), &str>) {
-        let house = tempfile::tempdir().unwrap();
-        let root = house.path().to_path_buf();
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().to_path_buf();
         build(&root, things);
         let below =
             |text: &str| text.split(':').map(|p| root.join(p).display().to_string()).collect::<Vec<_>>().join(":");
@@ -167,7 +168,7 @@ mod tests {
         let variables: HashMap<String, OsString> =
             variables.iter().map(|(key, text)| ((*key).to_owned(), value(key, text).into())).collect();
         let variable = Box::new(move |key: &str| variables.get(key).cloned());
-        let found = Surroundings { variable, current: root.clone() }.find(setting.map(Path::new));
+        let found = SearchEnvironment { variable, current: root.clone() }.find(setting.map(Path::new));
         let found =
             found.map_err(|none| format!("{}; {}", none.found, none.cure).replace(&root.display().to_string(), "~"));
         assert_eq!(found, expect.map(|(path, origin)| (root.join(path), origin)).map_err(str::to_owned));

@@ -32,14 +32,14 @@ impl Lifecycle {
         Ok(LoadStep::Load(LoadPlan { resize, ..plan }))
     }
 
-    /// All generations that were to be resized now have the instances of the configuration with this fingerprint.
+    /// Notes that all generations to be resized now have the instances of the configuration with this fingerprint.
     pub fn resized(&mut self, model: &str, served: u64) {
         if let Some(origin) = self.models.get_mut(model).and_then(|known| known.origin.as_mut()) {
             origin.served = served;
         }
     }
 
-    /// Whether the models that an ensemble is made of are up. Err: why not.
+    /// Whether the models that an ensemble is made of are loaded. The error says which is not.
     pub fn check_needs(&self, model: &str, needs: &[String]) -> Result<(), String> {
         match needs.iter().find(|need| self.ready_versions(need).is_empty()) {
             Some(need) => Err(phrase::needs_unloaded(model, need, &self.failures(need))),
@@ -47,7 +47,7 @@ impl Lifecycle {
         }
     }
 
-    /// What the models are made of that are up or being loaded.
+    /// The parts of each ensemble that is loaded or being loaded.
     fn all_needs(&self) -> Needs<'_> {
         let up = self.models.iter().map(|(model, known)| (&**model, &known.needs));
         let loading = self.running.values().map(|running| (&*running.model, &running.needs));
@@ -58,7 +58,7 @@ impl Lifecycle {
         all
     }
 
-    /// Why no version of a model could be loaded; empty if that was not tried, or if they are loaded.
+    /// Why versions of a model failed to load, or do not fit their parts. Empty if there are no such versions.
     fn failures(&self, model: &str) -> String {
         let versions = self.models.get(model).into_iter().flat_map(|known| &known.versions);
         let failed = versions.filter_map(|(&version, record)| match &record.state {
@@ -68,7 +68,7 @@ impl Lifecycle {
         failed.collect()
     }
 
-    /// One version of an operation was loaded, or failed. The last version returns the outcome of the whole operation.
+    /// Notes that one version of an operation was loaded or failed. The call for the last version returns the outcome of the operation.
     pub fn loaded(&mut self, operation: Operation, version: i64, result: Result<(), Status>) -> Option<LoadOutcome> {
         let running = self.running.get_mut(&operation)?;
         let result = result.map_err(|status| phrase::coded(&status));
@@ -156,7 +156,7 @@ fn resizing(model: &Arc<str>, known: &Known, keep: &[i64], mut facts: Facts) -> 
     (facts, resize)
 }
 
-/// All versions are loaded: they replace everything that was served.
+/// Ends an operation whose versions are all loaded. They replace all versions that were served, except those to keep.
 fn succeed(known: &mut Known, operation: Operation, running: Running) -> LoadOutcome {
     let retire = retire_others(&running.model, known, &running.keep);
     let publish: Vec<Generation> = running

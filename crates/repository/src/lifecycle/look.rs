@@ -1,4 +1,4 @@
-//! What does the server say about its models?
+//! What does the server report about its models?
 
 use nerite_request::Status;
 use nerite_request::report::IndexEntry;
@@ -34,7 +34,7 @@ impl Lifecycle {
     }
 
     /// All generations that take requests, by model and version.
-    pub fn ready_editions(&self) -> Vec<Generation> {
+    pub fn ready_generations(&self) -> Vec<Generation> {
         let mut generations = Vec::new();
         for (model, known) in &self.models {
             let generation = |(version, operation)| Generation { model: model.clone(), version, operation };
@@ -48,7 +48,8 @@ impl Lifecycle {
         self.models.get(model)?.versions.get(&version).map(|record| &record.state)
     }
 
-    /// The models that were ever requested. For each, whether it was not unloaded since: it is loaded, is being loaded, or failed to load.
+    /// The models that were ever requested. With each, whether a version of it is loaded, is being loaded, or failed to load. Otherwise it was
+    /// unloaded.
     pub fn requested(&self) -> impl Iterator<Item = (&str, bool)> {
         let is_present = |state: &State| !matches!(state, State::Unloading | State::Unloaded);
         self.models
@@ -79,7 +80,7 @@ impl Lifecycle {
                 reason: reason.to_owned(),
             };
             if places.len() > 1 {
-                // Listed even if only ready models are asked for, as Triton does.
+                // As in Triton, it is listed even if only ready models are requested.
                 index.push(entry(None, ("UNAVAILABLE", phrase::DUPLICATE)));
                 continue;
             }

@@ -1,8 +1,8 @@
 //! Do events lead to the right states?
 
-mod play;
+mod script;
 
-use self::play::{check, happen, status_text};
+use self::script::{check, happen, status_text};
 use super::*;
 use crate::store::Listing;
 

@@ -50,7 +50,7 @@ impl Lifecycle {
         retire
     }
 
-    /// The last reference to a retired generation was dropped.
+    /// Notes that the last reference to a retired generation was dropped.
     pub fn drained(&mut self, generation: &Generation) {
         let Some(known) = self.models.get_mut(&generation.model) else { return };
         // A version that was loaded again meanwhile belongs to another operation and is not changed.
@@ -61,7 +61,7 @@ impl Lifecycle {
         }
     }
 
-    /// After an unload: whether a later load made versions ready again.
+    /// Checks after an unload that no later load made versions ready again.
     pub fn check_unloaded(&self, model: &str) -> Result<(), Status> {
         let ready = self.ready_versions(model);
         if ready.is_empty() { Ok(()) } else { Err(phrase::unload_failed(model, &ready)) }

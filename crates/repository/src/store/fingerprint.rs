@@ -22,7 +22,7 @@ pub(super) const CONFIG_FOLDER: &str = "configs";
 pub(crate) const PYTHON_CACHE: &str = "__pycache__";
 
 /// A hash of names, sizes and modification times of all files below a model's directory: one for each version, and one for the files that
-/// versions share. Of the configuration the content counts, and not the file. If two fingerprints are equal, nothing has to be reloaded.
+/// versions share. The configuration counts by its content, and not as a file. If two fingerprints are equal, nothing has to be reloaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fingerprint {
     /// Labels, and all other files outside of the versions' directories, except configurations.
@@ -37,6 +37,12 @@ pub struct Fingerprint {
     pub bytes: BTreeMap<i64, u64>,
 }
 
+/// A hash of which files lie below a model's directory, and when each was last changed in any way. Two equal values within one load mean that nobody
+/// touched them, even if a file's length and its time of modification were kept. It is not part of the fingerprint, because the rights of a file, its
+/// links and its number do not change the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileStates(u64);
+
 impl Fingerprint {
     /// Whether nothing changed for one version that would need a reload.
     pub fn same_version(&self, other: &Fingerprint, version: i64) -> bool {
@@ -50,7 +56,7 @@ impl Fingerprint {
         versions.iter().all(|&version| self.same_version(other, version))
     }
 
-    /// The same with what this configuration says.
+    /// Adds this configuration to the fingerprint.
     pub(super) fn with_config(self, config: &ModelConfig) -> Fingerprint {
         let mut rest = config.clone();
         let policy = rest.version_policy.take();
@@ -72,9 +78,10 @@ impl Fingerprint {
         Fingerprint { config: config.finish(), served: hash.finish(), ..self }
     }
 
-    /// The fingerprint of the current files, without their configuration. Links are followed, because their targets are part of the model.
-    pub(super) fn of(directory: &Path) -> io::Result<Fingerprint> {
-        let mut walk = Walk { entries_left: MODEL_ENTRIES_MAX, bytes: 0 };
+    /// The fingerprint of the current files, without their configuration, and their states. Links are followed, because their targets are part of the
+    /// model.
+    pub(super) fn of(directory: &Path) -> io::Result<(Fingerprint, FileStates)> {
+        let mut walk = Walk { entries_left: MODEL_ENTRIES_MAX, bytes: 0, states: DefaultHasher::new() };
         let mut shared = DefaultHasher::new();
         let mut fingerprint = Fingerprint::default();
         for name in names(directory)? {
@@ -95,7 +102,7 @@ impl Fingerprint {
             }
         }
         fingerprint.shared = shared.finish();
-        Ok(fingerprint)
+        Ok((fingerprint, FileStates(walk.states.finish())))
     }
 }
 
@@ -104,6 +111,8 @@ struct Walk {
     entries_left: usize,
     /// Bytes of the files so far.
     bytes: u64,
+    /// The states of the files so far.
+    states: DefaultHasher,
 }
 
 impl Walk {
@@ -120,6 +129,10 @@ impl Walk {
         if !found.is_dir() {
             self.bytes = self.bytes.saturating_add(found.len());
             (found.len(), found.mtime(), found.mtime_nsec()).hash(hash);
+            // Only regular files count, because each read changes the state of a pipe.
+            if found.is_file() {
+                (found.dev(), found.ino(), found.ctime(), found.ctime_nsec()).hash(&mut self.states);
+            }
             return Ok(());
         }
         if depth > MODEL_DEPTH_MAX {

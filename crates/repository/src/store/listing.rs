@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::{StoreError, check_name, namespaces};
 
-/// The sub-directories of all repositories: each model, by its identifier, with its directories. Without namespaces they are several if it is in
-/// several repositories.
+/// The sub-directories of all repositories: each model, by its identifier, with its directories. Without namespaces, a model has several directories
+/// if it is in several repositories.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
     models: BTreeMap<String, Vec<PathBuf>>,
@@ -34,7 +34,7 @@ impl Listing {
         self.models.get(model).map_or(&[], Vec::as_slice)
     }
 
-    /// Removes such directories.
+    /// Removes the directories for which `is_so` is true.
     pub(super) fn drop_places(&mut self, is_so: impl Fn(&Path) -> bool) {
         for places in self.models.values_mut() {
             places.retain(|path| !is_so(path));
@@ -42,13 +42,13 @@ impl Listing {
         self.models.retain(|_, places| !places.is_empty());
     }
 
-    /// Makes a model one of that directory alone.
+    /// Sets this directory as the only one of a model.
     pub(super) fn put(&mut self, model: &str, directory: PathBuf) {
         self.models.insert(model.to_owned(), vec![directory]);
     }
 
-    /// Adds the sub-directories of one repository, including links to directories. These names are skipped: names that a client cannot ask
-    /// for, names that are not UTF-8, and the names that Kubernetes gives to its own entries of a mounted ConfigMap.
+    /// Adds the sub-directories of one repository, including links to directories. These names are skipped: names that a client cannot
+    /// request, names that are not UTF-8, and the names that Kubernetes gives to its own entries of a mounted ConfigMap.
     pub(super) fn add(&mut self, repository: &Path, namespacing: bool) -> Result<(), StoreError> {
         let unreadable = |cause: std::io::Error| match cause.kind() {
             ErrorKind::NotFound => StoreError::Missing { path: repository.to_owned() },
@@ -65,6 +65,14 @@ impl Listing {
         }
         Ok(())
     }
+}
+
+/// Whether a directory has files and no sub-directories. Hidden entries do not count.
+pub(super) fn has_only_files(directory: &Path) -> bool {
+    let Ok(entries) = fs::read_dir(directory) else { return false };
+    let shown = entries.flatten().filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
+    let mut are_files = shown.map(|entry| !super::is_there(&entry.path())).peekable();
+    are_files.peek().is_some() && are_files.all(|is_file| is_file)
 }
 
 /// Whether it is the `..data` link of a mounted ConfigMap, or the `..2026_11_23_…` directory behind it.

@@ -33,6 +33,13 @@ impl Store {
         self.split(text).is_some()
     }
 
+    /// Whether a repository has a directory for a model of this name.
+    pub fn has_directory(&self, name: &str) -> bool {
+        super::check_name(name).is_ok()
+            && name != "."
+            && self.registered().repositories().iter().any(|repository| is_there(&repository.join(name)))
+    }
+
     /// The identifiers of the models that have this name: as many as repositories have it.
     pub fn identifiers(&self, name: &str) -> Vec<String> {
         if !self.options.namespacing {
@@ -113,6 +120,10 @@ mod tests {
         assert_eq!(store.identifiers("same"), [a.clone(), b.clone()]);
         assert_eq!(store.identifiers("nobody"), Vec::<String>::new());
         assert_eq!(store.identifiers("../a/same"), Vec::<String>::new());
+        assert!(store.has_directory("same") && store.has_directory("other"));
+        for name in ["nobody", "../a/same", "..", ".", "", "same/1"] {
+            assert!(!store.has_directory(name), "{name}");
+        }
         for (id, place) in [(&a, "a/same"), (&b, "b/same")] {
             let source = store.read(id, &LoadOptions::default()).unwrap();
             assert_eq!((source.model.as_str(), &source.identifier), ("same", id));

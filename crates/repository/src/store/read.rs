@@ -14,13 +14,11 @@ use nerite_request::setting::LoadOptions;
 use super::bounded::read_bounded;
 use super::fingerprint::{CONFIG_FILE, CONFIG_FOLDER};
 use super::versions::{self, Folders};
-use super::{Fingerprint, ModelDir, ModelSource, PollError, StoreOptions, Warning, sent};
+use super::{Fingerprint, ModelDir, ModelSource, PollError, StoreOptions, Warning, protections, sent};
 use crate::limits::CONFIG_BYTES_MAX;
 
-/// The parameter that names the environment of a Python model.
-const ENVIRONMENT: &str = "EXECUTION_ENV_PATH";
-/// The parameter that names the library of a batching strategy.
-const BATCH_STRATEGY: &str = "TRITON_BATCH_STRATEGY_PATH";
+/// The usual name of a model's file.
+const MODEL_FILE: &str = "model.onnx";
 
 /// Reads a model of a repository, with `json` in place of its configuration if given. If it `is_named`, its directory and its configuration may have
 /// another name.
@@ -57,12 +55,12 @@ fn source(
     let path = directory.path();
     let unread = |cause: io::Error| format!("failed to read directory {}: {cause}", path.display());
     // Computed before anything is read, so that a change during the reads causes a reload next time.
-    let fingerprint = Fingerprint::of(path).map_err(unread)?;
+    let (fingerprint, file_states) = Fingerprint::of(path).map_err(unread)?;
     let folders = versions::scan(path).map_err(unread)?;
     let written = written_config(options, path, json)?;
     if let (Some(sent), Some(_)) = (&written, json) {
-        let own = || written_config(options, path, None).ok().flatten().filter(|_| !directory.is_made());
-        check_code(sent, own, model, options.allow_upload)?;
+        let own = written_config(options, path, None).ok().flatten().filter(|_| !directory.is_made());
+        protections::check(sent, own.as_ref(), model, options.allow_upload)?;
     }
     let config_given = written.is_some();
     let mut written = written.unwrap_or_default();
@@ -87,6 +85,7 @@ fn source(
         config_given,
         versions,
         fingerprint,
+        file_states,
         overridden: json.is_some(),
         warnings,
         directory,
@@ -111,38 +110,6 @@ fn written_config(options: &StoreOptions, directory: &Path, json: Option<&str>) 
     parse_text(&path.display().to_string(), &text).map(Some).map_err(spoken_config)
 }
 
-/// Refuses an environment or a batching library that only the client's configuration names, because their code would be run. A library runs in the
-/// server's process, so `allows_upload` does not allow it.
-fn check_code(
-    sent: &ModelConfig,
-    own: impl Fn() -> Option<ModelConfig>,
-    model: &str,
-    allows_upload: bool,
-) -> Result<(), String> {
-    let is_new = |key: &str| {
-        let path = sent.parameter(key)?;
-        (own().as_ref().and_then(|own| own.parameter(key)) != Some(path)).then_some(path)
-    };
-    let brings = |key: &str, path: &str| {
-        format!(
-            "the configuration that a load of model '{model}' brings sets {key} to '{path}', which the model's own configuration does not"
-        )
-    };
-    if let Some(path) = is_new(ENVIRONMENT).filter(|_| !allows_upload) {
-        return Err(format!(
-            "{}; an environment runs as code: set it there, or start the server with --allow-model-upload=true",
-            brings(ENVIRONMENT, path)
-        ));
-    }
-    match is_new(BATCH_STRATEGY) {
-        Some(path) => Err(format!(
-            "{}; a batching library runs in the server's process: set it there",
-            brings(BATCH_STRATEGY, path)
-        )),
-        None => Ok(()),
-    }
-}
-
 /// Deduces the backend, fills in defaults, and checks what can be checked without the backend.
 fn settle(
     options: &StoreOptions,
@@ -154,7 +121,8 @@ fn settle(
     check_directory_name(&config, model).map_err(spoken_config)?;
     let entries = folders.first.as_ref().map(|first| entries(&directory.join(first))).transpose();
     let entries = entries.map_err(|cause| format!("failed to read directory {}: {cause}", directory.display()))?;
-    let config = deduce_backend(config, model, entries.as_deref()).map_err(spoken_config)?;
+    let config = deduce_backend(config, model, entries.as_deref())
+        .map_err(|refused| format!("{refused}{}", misplacement(model, directory, folders)))?;
     let config = normalise(config, model);
     validate(&config).map_err(spoken_config)?;
     // With auto-completion, inputs and outputs may still be missing. They are checked after it.
@@ -162,6 +130,27 @@ fn settle(
         validate_tensors(&config).map_err(spoken_config)?;
     }
     Ok(config)
+}
+
+/// A sentence for a model without a version directory, which says where its files belong. The backend cannot be deduced without that directory.
+fn misplacement(model: &str, directory: &Path, folders: &Folders) -> String {
+    if !folders.versions.is_empty() {
+        return String::new();
+    }
+    format!(" '{model}' has no version directory: a model lies at {model}/1/{}", model_file(directory))
+}
+
+/// The warning about a repository that has files and no model.
+pub(super) fn no_model(repository: PathBuf) -> Warning {
+    let file = model_file(&repository);
+    Warning::NoModel { repository, file }
+}
+
+/// The first file of a directory that has a model file's name, or the usual name.
+fn model_file(directory: &Path) -> String {
+    let entries = entries(directory).unwrap_or_default();
+    let files = entries.into_iter().filter(|entry| !entry.is_dir && entry.name.starts_with("model."));
+    files.map(|entry| entry.name).min().unwrap_or_else(|| MODEL_FILE.to_owned())
 }
 
 /// The entries of a folder.

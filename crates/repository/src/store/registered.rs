@@ -1,7 +1,7 @@
-//! Which repositories are there now?
+//! Which repositories does the server have now?
 //!
-//! Those of the start, with the changes by the program in whose process the server runs. A model of an added repository may have another name than
-//! its directory.
+//! The server has the repositories of its start. A program in whose process the server runs may add and remove repositories. A model of an added
+//! repository may have another name than its directory.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -95,7 +95,7 @@ impl Store {
         Ok(())
     }
 
-    /// Takes a repository away. What was loaded from it stays loaded.
+    /// Removes a repository. Models that were loaded from it stay loaded.
     pub fn unregister(&self, repository: &Path) -> Result<(), Status> {
         let mut registered = self.registered_mut();
         let before = registered.repositories.len();
@@ -127,7 +127,7 @@ mod tests {
     use super::super::StoreOptions;
     use super::*;
 
-    /// Repositories `a` and `b` below a new folder, with these models. Only `a` is there at the start.
+    /// Repositories `a` and `b` below a new folder, with these models. The store has only `a` at the start.
     fn store(models: &[&str], namespacing: bool) -> (tempfile::TempDir, Store) {
         let folder = tempfile::tempdir().unwrap();
         for model in models {

@@ -6,7 +6,7 @@ use nerite_config::ModelConfig;
 use nerite_request::Status;
 
 use super::namespaces::SEPARATOR;
-use super::{Fingerprint, Labels, ModelDir, Warning, labels};
+use super::{FileStates, Fingerprint, Labels, ModelDir, Warning, labels};
 
 /// A model as its directory or a load request describes it. It is not loaded.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub struct ModelSource {
     pub versions: Vec<i64>,
     /// Identifies this state of the directory.
     pub fingerprint: Fingerprint,
+    /// Identifies the state of its files within one load.
+    pub file_states: FileStates,
     /// Whether the configuration or the files came with the request.
     pub overridden: bool,
     /// Warnings for the log.

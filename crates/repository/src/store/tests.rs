@@ -1,9 +1,10 @@
-//! Is what lies on disk what the store reads?
+//! Does the store read what is on the disk?
 
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
 use std::sync::Arc;
 
 use nerite_request::Code;
@@ -66,16 +67,16 @@ fn with_config(json: &str) -> LoadOptions {
 fn with_files(json: Option<&str>, files: &[(&str, &str)]) -> LoadOptions {
     let content = |content: &str| -> Arc<dyn FileContent> { Arc::new(content.as_bytes().to_vec()) };
     let files = files.iter().map(|(path, text)| ((*path).to_owned(), content(text))).collect();
-    LoadOptions { config: json.map(str::to_owned), files, charge: None }
+    LoadOptions { config: json.map(str::to_owned), files, ..LoadOptions::default() }
 }
 
-/// The log's line for model `m` of these files, as far as `expect` goes, and the client's sentence.
+/// Checks that model `m` of these files is refused with a log line that contains `expect`, and that the client gets the same reason.
 #[track_caller]
 fn check_refused(files: &[(&str, &str)], expect: &str) {
     let refused = Disk::with(files).read().unwrap_err();
     let line = refused.to_string();
     assert!(line.contains(expect), "{line}");
-    // Triton's sentence, and behind it the reason that the log has.
+    // The client gets Triton's sentence, followed by the reason in the log.
     let message = refused.status().message;
     let reason =
         message.strip_prefix("failed to load 'm', failed to poll from model repository: ").expect("Triton's sentence");
@@ -93,6 +94,23 @@ fn a_repository_that_is_missing_stops_the_server() {
     let disk = Disk::with(&[("file", "")]);
     let file = StoreOptions { repositories: vec![disk.path("file")], ..StoreOptions::default() };
     assert!(Store::open(file).unwrap().list().unwrap_err().to_string().starts_with("failed to open directory "));
+}
+
+#[test]
+fn a_repository_with_files_and_no_model_is_told_where_a_model_lies() {
+    let warnings = |files: &[(&str, &str)]| {
+        let disk = Disk::with(files);
+        let at = disk.path("r").display().to_string();
+        let warnings = disk.store(&["r"]).warnings();
+        warnings.iter().map(|warning| warning.to_string().replace(&at, "r")).collect::<Vec<_>>()
+    };
+    let expect =
+        |file: &str| vec![format!("repository 'r' has files, and no model: a model lies at r/<model>/1/{file}")];
+    assert_eq!(warnings(&[("r/model.py", ""), ("r/config.pbtxt", "")]), expect("model.py"));
+    assert_eq!(warnings(&[("r/net.onnx", "")]), expect("model.onnx"));
+    assert!(warnings(&[]).is_empty());
+    assert!(warnings(&[("r/.gitkeep", "")]).is_empty());
+    assert!(warnings(&[("r/model.py", ""), ("r/m/1/model.py", "")]).is_empty());
 }
 
 #[test]
@@ -211,6 +229,12 @@ fn what_is_wrong_before_loading_is_in_the_log_and_the_answer() {
         "Poll failed for model directory 'm': unexpected directory name 'm' for model 'n', directory name must equal model name",
     );
     check_refused(&[("r/m/1/", "")], "Invalid model name: Could not determine backend for model 'm'");
+    let form = "Expected model name of the form 'model.<backend_name>'.";
+    let refused = Disk::with(&[("r/m/1/", "")]).read().unwrap_err();
+    assert!(!refused.to_string().contains("version directory"), "{refused}");
+    let missing = "'m' has no version directory: a model lies at m/1/";
+    check_refused(&[("r/m/model.py", "")], &format!("{form} {missing}model.py"));
+    check_refused(&[("r/m/labels/", ""), ("r/m/net.onnx", "")], &format!("{form} {missing}model.onnx"));
     check_refused(
         &[("r/m/config.pbtxt", "backend: \"identity\" max_batch_size: -1")],
         "'max_batch_size' must be non-negative value for m",
@@ -332,7 +356,7 @@ fn labels_are_read_from_the_models_directory_alone() {
     assert!(missing.message.ends_with("none.txt: No such file or directory"), "{missing}");
 }
 
-/// Which versions `change` makes differ, of versions 1 and 2.
+/// Checks which of versions 1 and 2 differ after `change`.
 #[track_caller]
 fn check_changed(change: impl FnOnce(&Disk), expect: &[i64]) {
     let disk = Disk::with(&[("r/m/config.pbtxt", CONFIG), ("r/m/1/model.py", "a"), ("r/m/2/sub/weights", "a")]);
@@ -393,6 +417,35 @@ fn a_new_time_alone_is_a_change() {
 }
 
 #[test]
+fn a_file_that_keeps_its_length_and_time_has_another_state_and_no_other_fingerprint() {
+    let disk = Disk::with(&[("r/m/config.pbtxt", CONFIG), ("r/m/1/model.py", "a")]);
+    let model = disk.path("r/m/1/model.py");
+    let modified = fs::metadata(&model).unwrap().modified().unwrap();
+    let put = |path: &Path| {
+        fs::write(path, "b").unwrap();
+        fs::File::options().write(true).open(path).unwrap().set_modified(modified).unwrap();
+    };
+    let states = || {
+        let source = disk.read().unwrap();
+        (source.fingerprint, source.file_states)
+    };
+    let before = states();
+    assert_eq!(states(), before, "nothing was touched");
+    put(&disk.path("r/beside"));
+    fs::rename(disk.path("r/beside"), &model).unwrap();
+    let replaced = states();
+    assert_eq!((&replaced.0, replaced.1 == before.1), (&before.0, false), "another file");
+    // The clock of the file system is coarse.
+    let changed_at = || fs::metadata(&model).map(|found| (found.ctime(), found.ctime_nsec())).unwrap();
+    let step = changed_at();
+    while changed_at() == step {
+        put(&model);
+    }
+    let written = states();
+    assert_eq!((&written.0, written.1 == replaced.1), (&before.0, false), "other bytes");
+}
+
+#[test]
 fn links_count_as_what_they_lead_to_and_a_ring_of_them_is_refused() {
     let relink = |disk: &Disk| symlink(disk.path("r/m/config.pbtxt"), disk.path("r/m/1/linked")).unwrap();
     check_changed(relink, &[1]);
@@ -417,8 +470,13 @@ fn a_sent_configuration_names_no_batching_library() {
         let store = disk.store_with(&["r"], |options| options.allow_upload = allow_upload);
         store.read("m", &sent("/own")).unwrap();
         let line = store.read("m", &sent("/other")).unwrap_err().to_string();
-        assert!(line.contains("sets TRITON_BATCH_STRATEGY_PATH to '/other', which the model's own"), "{line}");
-        // What a client sends as the model's own configuration is not the model's own.
+        assert!(
+            line.contains(
+                "sets TRITON_BATCH_STRATEGY_PATH to '/other', which the model's own configuration sets to '/own'"
+            ),
+            "{line}"
+        );
+        // A configuration file that a client sends does not count as the model's own configuration.
         let content: std::sync::Arc<dyn nerite_request::setting::FileContent> =
             std::sync::Arc::new(own.as_bytes().to_vec());
         let files = LoadOptions { files: vec![("config.pbtxt".to_owned(), content)], ..sent("/own") };
@@ -439,7 +497,7 @@ fn a_sent_configuration_names_no_environment_unless_files_may_be_sent() {
     disk.store(&["r"]).read("m", &sent("/own")).unwrap();
     let line = disk.store(&["r"]).read("m", &sent("/other")).unwrap_err().to_string();
     assert!(
-        line.contains("sets EXECUTION_ENV_PATH to '/other', which the model's own configuration does not"),
+        line.contains("sets EXECUTION_ENV_PATH to '/other', which the model's own configuration sets to '/own'"),
         "{line}"
     );
     disk.store_with(&["r"], |options| options.allow_upload = true).read("m", &sent("/other")).unwrap();

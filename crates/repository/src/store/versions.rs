@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::Warning;
 
-/// Folders beside the versions that are known not to be versions.
+/// Folders in a model's directory that have another purpose than a version.
 const RESERVED: [&str; 3] = ["configs", "initial_state", "warmup"];
 
 /// The sub-directories of a model's directory.

@@ -1,8 +1,9 @@
-//! What in a model's directory is harmless, but probably a mistake?
+//! Which properties of a repository are harmless, but probably a mistake?
 
 use std::fmt;
+use std::path::PathBuf;
 
-/// Something in a model's directory that is harmless, but probably a mistake.
+/// A property of a repository or a model's directory that is harmless, but probably a mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Warning {
     /// A folder such as `01`.
@@ -22,6 +23,13 @@ pub enum Warning {
         /// The version.
         version: i64,
     },
+    /// A repository with files and without a model.
+    NoModel {
+        /// The repository.
+        repository: PathBuf,
+        /// The name that one of the files has, or would have in a model.
+        file: String,
+    },
 }
 
 impl fmt::Display for Warning {
@@ -38,6 +46,10 @@ impl fmt::Display for Warning {
                     f,
                     "version {version} is specified for model '{model}', but the version directory is not present"
                 )
+            }
+            Warning::NoModel { repository, file } => {
+                let at = repository.display();
+                write!(f, "repository '{at}' has files, and no model: a model lies at {at}/<model>/1/{file}")
             }
         }
     }

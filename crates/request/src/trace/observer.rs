@@ -1,4 +1,4 @@
-//! How are the points of a request reported while it passes them?
+//! How are the points of a request reported as the request passes them?
 
 use std::any::Any;
 use std::sync::Weak;
@@ -8,7 +8,8 @@ use nerite_tensor::{DataType, Name, Shape};
 
 use super::RequestTrace;
 
-/// Receives the points of one request, on the thread that passes the point, so it must not block. It is dropped when nobody uses the trace any more.
+/// Receives the points of one request. Its functions are called on the thread that does the request's work, so they must not block. It is dropped when nobody
+/// uses the trace any more.
 pub trait TraceObserver: Any + Send + Sync {
     /// The request begins: its model, that model's version, and the client's own name for the request.
     fn began(&self, model: &Name, version: &Name, request_id: &Name);
@@ -30,7 +31,7 @@ pub trait TraceObserver: Any + Send + Sync {
 pub struct NewTrace {
     /// Its id.
     pub id: u64,
-    /// The id of the request that asked for it.
+    /// The id of the parent request.
     pub parent: u64,
     /// The trace, once it is made.
     pub trace: Weak<RequestTrace>,

@@ -182,7 +182,7 @@ fn memory_that_the_limit_does_not_count_cannot_be_made() {
         check(&small, libc::SYS_mmap, &[0, 4096, 3, flags], EPERM);
         check(&large, libc::SYS_mmap, &[0, 4096, 3, flags], None);
     }
-    // What is allocated, regions and files, and the stacks of threads.
+    // The flags of allocations, of regions and files, and of threads' stacks.
     for flags in [anonymous | private, shared, private, anonymous | private | stack] {
         check(&small, libc::SYS_mmap, &[0, 4096, 3, flags], None);
     }

@@ -18,8 +18,8 @@ fn the_group_of_a_process_is_read() {
     assert_eq!(GroupPath::read("0::/\n", "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"), None);
 }
 
-/// A top, with groups that have both controllers, of which those named are enabled for the groups below.
-fn house(groups: &[(&str, &str)]) -> tempfile::TempDir {
+/// A hierarchy of control groups, with these groups that have both controllers, of which those named are enabled for the groups below.
+fn control_groups(groups: &[(&str, &str)]) -> tempfile::TempDir {
     let top = tempfile::tempdir().unwrap();
     for (group, enabled) in groups {
         let group = top.path().join(group.trim_start_matches('/'));
@@ -33,7 +33,7 @@ fn house(groups: &[(&str, &str)]) -> tempfile::TempDir {
 
 /// The group that a process of `own` divides, and what it wrote into its `cgroup.subtree_control`.
 fn divided(groups: &[(&str, &str)], own: &str, delegated: &str) -> Result<(String, String), String> {
-    let top = house(groups);
+    let top = control_groups(groups);
     let path = GroupPath { top: top.path().to_owned(), own: own.to_owned() };
     let marked = top.path().join(delegated.trim_start_matches('/'));
     let found = path.divide(&["pids", "memory"], |group| !delegated.is_empty() && group == marked);
@@ -63,7 +63,7 @@ fn only_what_is_delegated_is_divided() {
 
 #[test]
 fn a_controller_that_is_not_there_is_named() {
-    let top = house(&[("/", "")]);
+    let top = control_groups(&[("/", "")]);
     fs::write(top.path().join("cgroup.controllers"), "hugetlb pids").unwrap();
     let path = GroupPath { top: top.path().to_owned(), own: "/".to_owned() };
     let refused = path.divide(&["pids", "memory"], |_| false).unwrap_err().to_string();

@@ -1,7 +1,7 @@
 //! How many of the waiting requests make the next batch, and does it start now?
 
 use super::policy::BatchPolicy;
-use super::queue::{QueuePosition, Waiting};
+use super::queue::{Queue, Waiting};
 use crate::event::Ticket;
 
 /// The requests at the head of the queue that may run together, as far as the queue has been looked at.
@@ -9,39 +9,37 @@ use crate::event::Ticket;
 pub(super) struct Forming {
     /// The first of them, with its key of shapes.
     head: Option<(Ticket, u64)>,
-    /// The position of the last of them.
-    last: Option<QueuePosition>,
-    /// The position of the request that the model's strategy is asked about.
-    awaited_at: Option<QueuePosition>,
+    /// The request that the model's strategy is asked about: the next one of the queue.
+    awaited: Option<Ticket>,
     count: usize,
     rows: u32,
     /// The arrival of the one that has waited longest.
     oldest_us: u64,
-    /// The number of them that make the best batch without waiting for more.
+    /// How many of them make the best batch if it starts without waiting for more.
     best: Option<usize>,
     /// The next request does not fit, so the batch cannot grow.
     closed: bool,
-    /// It was closed by a change among its requests, and is not formed anew for another change.
+    /// Whether [`Forming::cut`] closed it after a change among its requests. At another change it is cut again, and not formed anew.
     is_cut: bool,
 }
 
 /// The decision about the requests of a [`Forming`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BatchDecision {
-    /// There are none.
+    /// There are no requests.
     Idle,
     /// This many requests from the head run now.
     Run(usize),
     /// They wait for more requests until this time.
     WaitUntil(u64),
-    /// They wait for an answer about the next one.
+    /// They wait until the strategy has answered about the next request.
     AwaitAnswer,
 }
 
 impl Forming {
-    /// The position of the last of them.
-    pub fn last(&self) -> Option<QueuePosition> {
-        self.last
+    /// Whether it has no requests.
+    pub fn is_empty(&self) -> bool {
+        self.head.is_none()
     }
 
     /// Whether the batch cannot grow any more.
@@ -49,55 +47,50 @@ impl Forming {
         self.closed
     }
 
-    /// Whether it waits for an answer.
+    /// Whether it waits for an answer of the strategy.
     pub fn awaits_answer(&self) -> bool {
-        self.awaited_at.is_some()
+        self.awaited.is_some()
     }
 
-    /// Call this when an answer may have come. It is found by asking again.
+    /// Call this when the strategy may have answered. The batcher gets the answer by asking again.
     pub fn answered(&mut self) {
-        self.awaited_at = None;
+        self.awaited = None;
     }
 
-    /// Whether a change at `position` changes the forming batch.
-    pub fn covers(&self, position: QueuePosition) -> bool {
-        self.awaited_at.or(self.last).is_some_and(|last| position <= last) || self.closed
+    /// Whether a change in the queue behind the requests of the batch affects it. `next` is the request directly behind them now.
+    pub fn depends_on(&self, next: Option<Ticket>) -> bool {
+        self.closed || (self.awaits_answer() && self.awaited != next)
     }
 
-    /// Whether a change behind its first request, which is now `first`, closes it. Otherwise the batch would form anew
-    /// at each change while the strategy is asked, and might never start.
+    /// Whether a change in the queue cuts the batch, and does not form it anew. `first` is the first request of the queue now. If every change formed
+    /// the batch anew while the strategy is asked, it might never start.
     pub fn is_cut_by_changes_behind(&self, first: Option<Ticket>) -> bool {
         (self.awaits_answer() || self.is_cut) && self.head.is_some() && self.head.map(|(head, _)| head) == first
     }
 
-    /// Closes it with those of its requests that are before a change at `position`. `waiting` are all that wait, in the order of the queue.
-    pub fn cut<'a>(
-        &mut self,
-        position: QueuePosition,
-        waiting: impl Iterator<Item = (QueuePosition, &'a Waiting)>,
-        policy: &BatchPolicy,
-    ) {
+    /// Closes the batch. It keeps those of its requests that are still at the head of the queue.
+    pub fn cut(&mut self, queue: &mut Queue, policy: &BatchPolicy) {
         let mut kept = Forming { is_cut: true, ..Forming::default() };
-        for (at, waiting) in waiting.take_while(|(at, _)| *at < position && Some(*at) <= self.last) {
-            kept.look_at(at, waiting, policy, |_, _| Some(true));
-        }
+        queue.restart_with_common(|waiting| {
+            kept.look_at(waiting, policy, |_, _| Some(true));
+        });
         // The first one itself may have moved in the queue, because it was delayed.
         *self = if kept.count > 0 { Forming { closed: true, ..kept } } else { Forming::default() };
     }
 
-    /// The first request of the batch is at this position, and it is not yet known whether the batch may begin.
-    pub fn await_answer_at(&mut self, position: QueuePosition) {
-        self.awaited_at = Some(position);
+    /// Notes that the strategy has not yet answered about this request, the next one of the queue.
+    pub fn await_answer_about(&mut self, ticket: Ticket) {
+        self.awaited = Some(ticket);
     }
 
     /// Adds the next request of the queue, if it fits. `may_join` says whether it may share a batch with the first one; `None`: not yet known.
+    /// Returns whether it was added.
     pub fn look_at(
         &mut self,
-        position: QueuePosition,
         waiting: &Waiting,
         policy: &BatchPolicy,
         may_join: impl FnOnce(Ticket, Ticket) -> Option<bool>,
-    ) {
+    ) -> bool {
         let (ticket, rows) = (waiting.arrival.ticket, waiting.arrival.rows.max(1));
         let rows_then = self.rows.saturating_add(rows);
         if let Some((head, shapes)) = self.head {
@@ -111,28 +104,32 @@ impl Forming {
                 Some(true) => {}
                 Some(false) => {
                     self.closed = true;
-                    return;
+                    return false;
                 }
-                None => return self.await_answer_at(position),
+                None => {
+                    self.await_answer_about(ticket);
+                    return false;
+                }
             }
             self.oldest_us = self.oldest_us.min(waiting.since_us);
         } else {
             self.head = Some((ticket, waiting.arrival.shapes));
             self.oldest_us = waiting.since_us;
         }
-        (self.last, self.count, self.rows) = (Some(position), self.count + 1, rows_then);
+        (self.count, self.rows) = (self.count + 1, rows_then);
         if policy.preferred.contains(&self.rows) {
             self.best = Some(self.count);
         }
+        true
     }
 
-    /// When the batch starts, even if no more requests come.
+    /// When the batch starts, even if no more requests arrive.
     pub fn due_us(&self, policy: &BatchPolicy) -> u64 {
         self.oldest_us.saturating_add(policy.delay_us)
     }
 
-    /// Whether they run now. `hurry`: the delay does not apply any more.
-    pub fn decide(&self, policy: &BatchPolicy, hurry: bool, now_us: u64) -> BatchDecision {
+    /// Decides whether the requests run now. `has_no_delay`: the delay does not apply any more.
+    pub fn decide(&self, policy: &BatchPolicy, has_no_delay: bool, now_us: u64) -> BatchDecision {
         if self.awaits_answer() {
             return BatchDecision::AwaitAnswer;
         }
@@ -147,7 +144,7 @@ impl Forming {
             return BatchDecision::Run(best);
         }
         let is_full = self.closed || self.rows >= policy.preferred_max();
-        if is_full || is_late || hurry || policy.delay_us == 0 {
+        if is_full || is_late || has_no_delay || policy.delay_us == 0 {
             BatchDecision::Run(self.count)
         } else {
             BatchDecision::WaitUntil(due_us)
@@ -157,11 +154,10 @@ impl Forming {
 
 #[cfg(test)]
 mod tests {
-    use super::super::queue::Queue;
     use super::*;
     use crate::event::Arrival;
 
-    /// `rows` lists requests that came at 0, 1, 2 … µs, each with its number of rows, and behind a dot its key of shapes if that is not 0.
+    /// `rows` lists requests that arrived at 0, 1, 2 … µs: the number of rows of each, and after a dot its key of shapes if that is not 0.
     #[track_caller]
     fn check(preferred: &[u32], delay_us: u64, rows: &str, now_us: u64, expect: BatchDecision) {
         let policy = BatchPolicy { rows_max: 8, preferred: preferred.to_vec(), delay_us, ..BatchPolicy::default() };
@@ -170,13 +166,13 @@ mod tests {
             let (rows, shapes) = one.split_once('.').unwrap_or((one, "0"));
             let (rows, shapes) = (rows.parse().expect("rows"), shapes.parse().expect("a key"));
             let number = number as u64;
-            queue.push(Arrival { shapes, ..Arrival::new(Ticket(number + 1), rows) }, number);
+            queue.push(Arrival { shapes, ..Arrival::new(Ticket(number + 1), rows) }, false, number);
         }
         let mut forming = Forming::default();
-        for (position, waiting) in queue.behind(None) {
-            if !forming.closed {
-                forming.look_at(position, waiting, &policy, |_, _| Some(true));
-            }
+        while let Some(waiting) = queue.next()
+            && forming.look_at(waiting, &policy, |_, _| Some(true))
+        {
+            queue.advance();
         }
         assert_eq!(forming.decide(&policy, false, now_us), expect, "{preferred:?} {delay_us} {rows} at {now_us}");
     }

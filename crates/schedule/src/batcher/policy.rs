@@ -13,9 +13,9 @@ pub struct BatchPolicy {
     pub preferred: Vec<u32>,
     /// How long the oldest request of a batch waits for others while an instance is free, in µs.
     pub delay_us: u64,
-    /// If set, the delay adapts to the load, so that it makes no response take longer than this, in µs.
+    /// If set, the delay adapts to the load, and is kept so short that it makes no response take longer than this, in µs.
     pub latency_bound_us: Option<u64>,
-    /// No batch starts until this many requests wait for the first time. 0 starts at once.
+    /// No batch starts before this many requests have waited at the same time once. 0 for no such condition.
     pub hold_back: usize,
     /// The most waiting requests of all levels together. `None` for no limit.
     pub requests_max: Option<usize>,
@@ -27,7 +27,7 @@ pub struct BatchPolicy {
     pub by_spans: bool,
 }
 
-/// The priority levels and how long each lets requests wait.
+/// The priority levels, and the policy of each level's queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PriorityLevels {
     /// The number of levels. 0 for a queue without levels.
@@ -36,7 +36,7 @@ pub struct PriorityLevels {
     pub default_level: u64,
     /// The policy of levels without their own policy.
     pub default_policy: QueuePolicy,
-    /// Policies of single levels.
+    /// The policies of levels that have their own.
     pub policies: BTreeMap<u64, QueuePolicy>,
 }
 
@@ -88,8 +88,8 @@ impl PriorityLevels {
 }
 
 impl QueuePolicy {
-    /// The deadline of a request that comes now and asks for a timeout of `requested_us`, 0 for none. As in Triton, a request can only shorten a timeout
-    /// that the policy sets.
+    /// The deadline of a request that arrives now and requests a timeout of `requested_us`; 0 for none. As in Triton, a request can only shorten a
+    /// timeout that the policy sets.
     pub fn deadline(&self, requested_us: u64, now_us: u64) -> Option<Deadline> {
         if self.timeout_us == 0 {
             return None;

@@ -3,50 +3,81 @@
 //! Each operation takes time in the logarithm of the number of waiting requests, however many of them one client has.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound::{Excluded, Unbounded};
 
 use crate::event::{Arrival, Ticket, TimeoutAction};
+use crate::fair_order::{FairOrder, Place};
+use crate::occupancy::Occupancy;
 
-/// The position of a request: ordered by level. Delayed requests are behind the others of their level.
+/// The part of the queue that a request is in. Delayed requests are behind the others of their level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct QueuePosition {
+struct Class {
     level: u64,
-    /// 0 for requests that were not delayed. Delayed ones keep their order.
-    delayed: u64,
-    ticket: Ticket,
+    is_delayed: bool,
 }
 
 /// A request that waits.
 #[derive(Clone, Debug)]
 pub(super) struct Waiting {
     pub arrival: Arrival,
-    /// Its arrival.
+    /// When it arrived.
     pub since_us: u64,
+    class: Class,
+    place: Place,
+    /// The last prefix that it was in, and its index there.
+    in_prefix: (u64, usize),
 }
 
-/// Requests by level and arrival.
+/// Requests in the order of their levels. Within a level, clients take turns. The batcher looks at them one after the other, from the first. Those
+/// that it has looked at are the prefix.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    order: BTreeMap<QueuePosition, Waiting>,
-    positions: HashMap<Ticket, QueuePosition>,
+    order: BTreeMap<Class, FairOrder>,
+    waiting: HashMap<Ticket, Waiting>,
     deadlines: BTreeSet<(u64, Ticket)>,
     /// The number of waiting requests of each level that has any.
     levels: HashMap<u64, usize>,
+    occupancy: Occupancy,
+    /// The requests of each level with a limit, by peer.
+    of_levels: HashMap<u64, Occupancy>,
     delayed: u64,
+    prefix: Prefix,
 }
+
+/// The first requests of the queue, as far as they were looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Prefix {
+    number: u64,
+    /// The class of its last request.
+    class: Option<Class>,
+    len: usize,
+}
+
+/// The number of a prefix that never has a request.
+const EMPTY_PREFIX: u64 = 0;
+
+impl Default for Prefix {
+    fn default() -> Prefix {
+        Prefix { number: EMPTY_PREFIX + 1, class: None, len: 0 }
+    }
+}
+
+/// Whether a change in the queue changed the prefix.
+pub(super) type PrefixChanged = bool;
 
 /// The action for a request whose deadline has passed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Expired {
     /// It was removed.
-    Rejected(Ticket, QueuePosition),
-    /// It was moved from this position behind the others of its level.
-    Delayed(QueuePosition),
+    Rejected(Ticket, PrefixChanged),
+    /// It was moved behind the others of its level.
+    Delayed(PrefixChanged),
 }
 
 impl Queue {
     /// Requests that wait.
     pub fn len(&self) -> usize {
-        self.order.len()
+        self.waiting.len()
     }
 
     /// Requests of that level that wait.
@@ -54,55 +85,139 @@ impl Queue {
         self.levels.get(&level).copied().unwrap_or(0)
     }
 
-    /// Adds a request at the end of its level. Returns its position.
-    pub fn push(&mut self, arrival: Arrival, now_us: u64) -> QueuePosition {
-        let position = QueuePosition { level: arrival.priority, delayed: 0, ticket: arrival.ticket };
+    /// The request that is rejected in place of a new one of `peer` when the queue is full.
+    pub fn gives_way_to(&self, peer: u64) -> Option<Ticket> {
+        self.occupancy.gives_way_to(peer)
+    }
+
+    /// The same when a level with a limit is full.
+    pub fn gives_way_in(&self, level: u64, peer: u64) -> Option<Ticket> {
+        self.of_levels.get(&level)?.gives_way_to(peer)
+    }
+
+    /// Adds a request to its level. `has_limit`: the level has a limit of its own.
+    pub fn push(&mut self, arrival: Arrival, has_limit: bool, now_us: u64) -> PrefixChanged {
+        let (ticket, peer, level) = (arrival.ticket, arrival.client.peer, arrival.priority);
         if let Some(deadline) = arrival.deadline {
-            self.deadlines.insert((deadline.at_us, arrival.ticket));
+            self.deadlines.insert((deadline.at_us, ticket));
         }
-        *self.levels.entry(position.level).or_default() += 1;
-        self.positions.insert(arrival.ticket, position);
-        self.order.insert(position, Waiting { arrival, since_us: now_us });
-        position
+        *self.levels.entry(level).or_default() += 1;
+        self.occupancy.add(peer, ticket);
+        if has_limit {
+            self.of_levels.entry(level).or_default().add(peer, ticket);
+        }
+        self.insert(arrival, Class { level, is_delayed: false }, ticket.0, now_us)
     }
 
-    /// Removes a request, if it waits. Returns the position it had.
-    pub fn remove(&mut self, ticket: Ticket) -> Option<(QueuePosition, Waiting)> {
-        let position = self.positions.remove(&ticket)?;
-        let waiting = self.order.remove(&position)?;
-        self.forget(&waiting, position);
-        Some((position, waiting))
+    /// Adds a request to a class. Requests of one flow are ordered by `number` there.
+    fn insert(&mut self, arrival: Arrival, class: Class, number: u64, since_us: u64) -> PrefixChanged {
+        let Arrival { ticket, client, rows, .. } = arrival;
+        let order = self.order.entry(class).or_default();
+        let (place, is_changed) = order.push(client, ticket, number, rows, self.prefix.number);
+        self.waiting.insert(ticket, Waiting { arrival, since_us, class, place, in_prefix: (EMPTY_PREFIX, 0) });
+        is_changed || Some(class) < self.prefix.class
     }
 
-    /// Removes the first `count` requests and returns them in order.
+    /// Removes a request, if it waits.
+    pub fn remove(&mut self, ticket: Ticket) -> Option<(Waiting, PrefixChanged)> {
+        let waiting = self.waiting.remove(&ticket)?;
+        let is_changed = self.take_out(&waiting);
+        self.forget(&waiting);
+        Some((waiting, is_changed))
+    }
+
+    /// Removes a request from the order.
+    fn take_out(&mut self, waiting: &Waiting) -> PrefixChanged {
+        let Some(order) = self.order.get_mut(&waiting.class) else { return false };
+        let is_changed = order.remove(waiting.place, self.prefix.number);
+        if order.is_empty() {
+            self.order.remove(&waiting.class);
+        }
+        is_changed
+    }
+
+    /// Removes the first `count` requests and returns them in order. A new prefix begins.
     pub fn take_first(&mut self, count: usize) -> Vec<Waiting> {
         let mut taken = Vec::with_capacity(count);
         while taken.len() < count
-            && let Some((position, waiting)) = self.order.pop_first()
+            && let Some(mut first) = self.order.first_entry()
         {
-            self.positions.remove(&position.ticket);
-            self.forget(&waiting, position);
+            let ticket = first.get_mut().take_first();
+            if first.get().is_empty() {
+                first.remove();
+            }
+            let Some(waiting) = ticket.and_then(|ticket| self.waiting.remove(&ticket)) else { continue };
+            self.forget(&waiting);
             taken.push(waiting);
         }
+        self.restart();
         taken
     }
 
-    fn forget(&mut self, waiting: &Waiting, position: QueuePosition) {
-        if let Some(deadline) = waiting.arrival.deadline {
-            self.deadlines.remove(&(deadline.at_us, position.ticket));
+    fn forget(&mut self, waiting: &Waiting) {
+        let Arrival { ticket, priority: level, deadline, .. } = waiting.arrival;
+        if let Some(deadline) = deadline {
+            self.deadlines.remove(&(deadline.at_us, ticket));
         }
-        if let Some(count) = self.levels.get_mut(&position.level) {
+        self.occupancy.remove(waiting.place.peer(), ticket);
+        if let Some(of_level) = self.of_levels.get_mut(&level) {
+            of_level.remove(waiting.place.peer(), ticket);
+        }
+        if let Some(count) = self.levels.get_mut(&level) {
             *count -= 1;
             if *count == 0 {
-                self.levels.remove(&position.level);
+                self.levels.remove(&level);
+                self.of_levels.remove(&level);
             }
         }
     }
 
-    /// The requests behind `position`, or all.
-    pub fn behind(&self, position: Option<QueuePosition>) -> impl Iterator<Item = (QueuePosition, &Waiting)> {
-        let from = position.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
-        self.order.range((from, std::ops::Bound::Unbounded)).map(|(position, waiting)| (*position, waiting))
+    /// The first request of all.
+    pub fn first(&self) -> Option<Ticket> {
+        self.order.first_key_value()?.1.next(EMPTY_PREFIX)
+    }
+
+    /// The first request behind the prefix.
+    pub fn next(&self) -> Option<&Waiting> {
+        self.waiting.get(&self.next_of_class()?.1)
+    }
+
+    fn next_of_class(&self) -> Option<(Class, Ticket)> {
+        let Prefix { number, class: last, .. } = self.prefix;
+        let here = last.and_then(|class| Some((class, self.order.get(&class)?.next(number)?)));
+        here.or_else(|| {
+            let (class, order) = self.order.range((last.map_or(Unbounded, Excluded), Unbounded)).next()?;
+            Some((*class, order.next(number)?))
+        })
+    }
+
+    /// Adds [`Queue::next`] to the prefix.
+    pub fn advance(&mut self) {
+        let Some((class, ticket)) = self.next_of_class() else { return };
+        let Prefix { number, len, .. } = self.prefix;
+        if let Some(order) = self.order.get_mut(&class) {
+            order.advance(number);
+        }
+        if let Some(waiting) = self.waiting.get_mut(&ticket) {
+            waiting.in_prefix = (number, len);
+        }
+        self.prefix = Prefix { class: Some(class), len: len + 1, ..self.prefix };
+    }
+
+    /// A new prefix begins, without requests.
+    pub fn restart(&mut self) {
+        self.prefix = Prefix { number: self.prefix.number + 1, class: None, len: 0 };
+    }
+
+    /// A new prefix begins. It has those requests of the last one that are still at the head of the queue in the same order. Each is passed to
+    /// `keep`.
+    pub fn restart_with_common(&mut self, mut keep: impl FnMut(&Waiting)) {
+        let before = self.prefix.number;
+        self.restart();
+        while let Some(waiting) = self.next().filter(|waiting| waiting.in_prefix == (before, self.prefix.len)) {
+            keep(waiting);
+            self.advance();
+        }
     }
 
     /// The earliest deadline.
@@ -112,28 +227,36 @@ impl Queue {
 
     /// Rejects or delays one request whose deadline has passed, by its policy. A request is delayed once only.
     pub fn expire(&mut self, now_us: u64) -> Option<Expired> {
-        let (_, ticket) = *self.deadlines.first().filter(|(at_us, _)| *at_us <= now_us)?;
-        let (position, mut waiting) = self.remove(ticket)?;
-        let action = waiting.arrival.deadline.take().map(|deadline| deadline.action)?;
+        let (at_us, ticket) = *self.deadlines.first().filter(|(at_us, _)| *at_us <= now_us)?;
+        let action = self.waiting.get(&ticket)?.arrival.deadline.map(|deadline| deadline.action)?;
         if action == TimeoutAction::Reject {
-            return Some(Expired::Rejected(ticket, position));
+            let (_, is_changed) = self.remove(ticket)?;
+            return Some(Expired::Rejected(ticket, is_changed));
         }
+        self.deadlines.remove(&(at_us, ticket));
+        let mut waiting = self.waiting.remove(&ticket)?;
+        let was_in_prefix = self.take_out(&waiting);
+        waiting.arrival.deadline = None;
         self.delayed += 1;
-        let behind = QueuePosition { delayed: self.delayed, ..position };
-        *self.levels.entry(behind.level).or_default() += 1;
-        self.positions.insert(ticket, behind);
-        self.order.insert(behind, waiting);
-        Some(Expired::Delayed(position))
+        let behind = Class { is_delayed: true, ..waiting.class };
+        let is_changed = self.insert(waiting.arrival, behind, self.delayed, waiting.since_us);
+        Some(Expired::Delayed(was_in_prefix || is_changed))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Deadline;
+    use crate::event::{Client, Deadline};
 
-    fn order(queue: &Queue) -> Vec<u64> {
-        queue.behind(None).map(|(_, waiting)| waiting.arrival.ticket.0).collect()
+    fn order(queue: &mut Queue) -> Vec<u64> {
+        queue.restart();
+        let mut tickets = Vec::new();
+        while let Some(waiting) = queue.next() {
+            tickets.push(waiting.arrival.ticket.0);
+            queue.advance();
+        }
+        tickets
     }
 
     fn arrival(ticket: u64, priority: u64, due: Option<(u64, TimeoutAction)>) -> Arrival {
@@ -144,22 +267,22 @@ mod tests {
     #[test]
     fn levels_come_first_and_delayed_requests_last_in_theirs() {
         let mut queue = Queue::default();
-        queue.push(arrival(1, 2, None), 0);
-        queue.push(arrival(2, 1, Some((10, TimeoutAction::Delay))), 0);
-        queue.push(arrival(3, 1, Some((20, TimeoutAction::Delay))), 0);
-        queue.push(arrival(4, 1, Some((5, TimeoutAction::Reject))), 0);
-        queue.push(arrival(5, 1, None), 0);
-        assert_eq!(order(&queue), [2, 3, 4, 5, 1]);
+        queue.push(arrival(1, 2, None), false, 0);
+        queue.push(arrival(2, 1, Some((10, TimeoutAction::Delay))), false, 0);
+        queue.push(arrival(3, 1, Some((20, TimeoutAction::Delay))), false, 0);
+        queue.push(arrival(4, 1, Some((5, TimeoutAction::Reject))), true, 0);
+        queue.push(arrival(5, 1, None), false, 0);
+        assert_eq!(order(&mut queue), [2, 3, 4, 5, 1]);
         assert_eq!(queue.next_deadline_us(), Some(5));
         assert!(queue.expire(4).is_none());
         assert!(matches!(queue.expire(10), Some(Expired::Rejected(Ticket(4), _))));
         assert!(matches!(queue.expire(10), Some(Expired::Delayed(_))));
         assert!(queue.expire(10).is_none());
-        assert_eq!(order(&queue), [3, 5, 2, 1]);
+        assert_eq!(order(&mut queue), [3, 5, 2, 1]);
         assert!(queue.expire(20).is_some());
-        assert_eq!(order(&queue), [5, 2, 3, 1]);
-        queue.push(arrival(6, 1, None), 20);
-        assert_eq!(order(&queue), [5, 6, 2, 3, 1]);
+        assert_eq!(order(&mut queue), [5, 2, 3, 1]);
+        queue.push(arrival(6, 1, None), false, 20);
+        assert_eq!(order(&mut queue), [5, 6, 2, 3, 1]);
         assert_eq!((queue.len_of(1), queue.len_of(2), queue.len()), (4, 1, 5));
         assert_eq!(queue.next_deadline_us(), None);
     }
@@ -168,12 +291,51 @@ mod tests {
     fn a_removed_request_leaves_no_entry() {
         let mut queue = Queue::default();
         for ticket in 1..=4 {
-            queue.push(arrival(ticket, 0, Some((9, TimeoutAction::Reject))), 0);
+            queue.push(arrival(ticket, 0, Some((9, TimeoutAction::Reject))), true, 0);
         }
         assert!(queue.remove(Ticket(2)).is_some() && queue.remove(Ticket(2)).is_none());
         let taken: Vec<u64> = queue.take_first(2).iter().map(|waiting| waiting.arrival.ticket.0).collect();
-        assert_eq!((taken, order(&queue)), (vec![1, 3], vec![4]));
+        assert_eq!((taken, order(&mut queue)), (vec![1, 3], vec![4]));
         assert!(queue.remove(Ticket(4)).is_some());
-        assert!(queue.positions.is_empty() && queue.deadlines.is_empty() && queue.levels.is_empty());
+        assert!(
+            queue.order.is_empty()
+                && queue.deadlines.is_empty()
+                && queue.levels.is_empty()
+                && queue.of_levels.is_empty()
+        );
+    }
+
+    /// Each letter of `waiting` is a request of the peer of that name. A capital letter is a request of the first of two levels. The first
+    /// `looked_at` requests are in the prefix when a request of `newcomer` arrives. `expect`: how many of them are still at the head of the queue.
+    /// `None` if all are.
+    #[track_caller]
+    fn check_prefix(waiting: &str, looked_at: usize, newcomer: char, expect: Option<usize>) {
+        let mut queue = Queue::default();
+        let arrival = |letter: char, ticket: usize| {
+            let client = Client { peer: letter.to_ascii_lowercase() as u64, flow: 0 };
+            let priority = if letter.is_ascii_uppercase() { 1 } else { 2 };
+            Arrival { priority, client, ..Arrival::new(Ticket(ticket as u64), 1) }
+        };
+        for (at, letter) in waiting.chars().enumerate() {
+            queue.push(arrival(letter, at), false, 0);
+        }
+        (0..looked_at).for_each(|_| queue.advance());
+        let changed = queue.push(arrival(newcomer, waiting.len()), false, 0);
+        let mut kept = 0;
+        queue.restart_with_common(|_| kept += 1);
+        assert_eq!(changed.then_some(kept), expect, "{waiting}, {looked_at} looked at, {newcomer}");
+        assert!(changed || kept == looked_at, "{waiting}, {looked_at} looked at, {newcomer}: {kept} are left");
+    }
+
+    #[test]
+    fn a_newcomer_changes_the_prefix_if_it_goes_before_its_last_request() {
+        check_prefix("aaaa", 3, 'b', Some(1));
+        check_prefix("aaaa", 1, 'b', None);
+        check_prefix("aaaa", 4, 'a', None);
+        check_prefix("abab", 4, 'c', Some(2));
+        check_prefix("aaaa", 1, 'B', Some(0));
+        check_prefix("AAaa", 3, 'A', Some(2));
+        check_prefix("AAaa", 2, 'A', None);
+        check_prefix("AAaa", 2, 'b', None);
     }
 }

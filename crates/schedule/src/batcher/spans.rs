@@ -1,6 +1,6 @@
-//! In which order do the requests of a batch lie in memory?
+//! In which order does a batch put its requests, so that few bytes are copied?
 //!
-//! Adjacent rows are read in place, without a copy. Requests come in any order, so they are sorted by address if fewer bytes have to be copied then.
+//! Adjacent rows are read in place, without a copy. Requests arrive in any order. They are sorted by address if fewer bytes have to be copied then.
 
 use super::queue::Waiting;
 
@@ -25,7 +25,7 @@ fn all_bytes(batch: &[Waiting]) -> u64 {
     batch.iter().flat_map(|one| &one.arrival.spans).map(|span| span.len).sum()
 }
 
-/// Bytes of the inputs that are adjacent over the whole batch in this order, and are not copied.
+/// The size of those inputs whose bytes are adjacent over the whole batch in this order. They are not copied.
 fn joined_bytes<'a>(batch: impl Iterator<Item = &'a Waiting> + Clone) -> u64 {
     let Some(first) = batch.clone().next() else { return 0 };
     let spans = |at: usize| batch.clone().filter_map(move |one| one.arrival.spans.get(at));
@@ -38,6 +38,7 @@ fn joined_bytes<'a>(batch: impl Iterator<Item = &'a Waiting> + Clone) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::queue::Queue;
     use super::*;
     use crate::event::{Arrival, Span, Ticket};
 
@@ -51,7 +52,9 @@ mod tests {
                 len: *len,
             });
             let spans = spans.collect();
-            Waiting { arrival: Arrival { spans, ..Arrival::new(Ticket(number as u64), 1) }, since_us: 0 }
+            let mut queue = Queue::default();
+            queue.push(Arrival { spans, ..Arrival::new(Ticket(number as u64), 1) }, false, 0);
+            queue.take_first(1).remove(0)
         };
         let mut batch: Vec<Waiting> = batch.iter().enumerate().map(waiting).collect();
         arrange(&mut batch);

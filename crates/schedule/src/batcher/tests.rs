@@ -3,7 +3,7 @@
 use super::*;
 use crate::{Deadline, Driver, Span, TimeoutAction};
 
-/// Requests as `number/rows/level`, and other properties of them.
+/// A driver whose jobs are the numbers of the requests, from 1. `last` is the number of the newest one.
 struct Table {
     driver: Driver<u64>,
     last: u64,

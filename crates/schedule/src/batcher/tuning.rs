@@ -1,14 +1,14 @@
 //! How does the delay adapt to the load, if responses must not take longer than a bound?
 //!
-//! The delay grows by a small step if requests meet: they queue behind a run, or others join a batch that waits. It is halved if the wait was
-//! useless: no request joined, or the responses came later than the bound. So it is 0 while one client sends one request at a time, however fast.
-//! Additive increase and multiplicative decrease converge, as in TCP's congestion control. The delay and the expected run together never exceed the
-//! bound.
+//! The delay grows by a small step if requests can share a batch: they waited behind a run, or others joined a batch that waited. It is halved if the
+//! wait was useless: no request joined, or the responses came later than the bound. So it is 0 while one client sends one request at a time, however
+//! fast the client is. Additive increase and multiplicative decrease converge, as in TCP's congestion control. The delay and the expected run
+//! together never exceed the bound.
 
 /// The number of steps from 0 to the bound.
 const STEPS: u64 = 32;
 
-/// If a run was shorter than expected, the expected time falls by this part of the difference, as a power of two.
+/// If a run was shorter than expected, the difference is shifted right by this many bits, and the expected time falls by the result.
 const RUN_SHIFT: u32 = 3;
 
 /// A delay that adapts to the load.
@@ -23,11 +23,11 @@ pub(super) struct Tuning {
 /// How a batch started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
-    /// An instance was free, and it did not wait.
+    /// An instance was free, and the batch did not wait.
     AtOnce,
     /// Its requests waited for an instance.
     AfterRun,
-    /// An instance was free, and it waited for more requests.
+    /// An instance was free, and the batch waited for more requests.
     AfterDelay {
         /// The number of requests that joined.
         joined: usize,

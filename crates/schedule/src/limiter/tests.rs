@@ -25,7 +25,7 @@ fn limiter(limit: &str, claims: &[&str]) -> (Limiter, Vec<Claimant>) {
     (limiter, all)
 }
 
-/// Whether the claimant may run at once. No other waiting one may become runnable by this request.
+/// Requests resources. Returns whether the claimant may run at once. Asserts that no other one may run because of this request.
 fn runs_at_once(limiter: &mut Limiter, claimant: Claimant) -> bool {
     let granted = limiter.request(claimant);
     assert!(granted.iter().all(|one| *one == claimant));
@@ -98,8 +98,8 @@ fn a_priority_of_two_runs_half_as_often() {
     assert!((95..=150).contains(&runs[1]) && runs[0] + runs[1] == 300, "{runs:?}");
 }
 
-/// Two instances have run this often when two others with that priority are added. Then all of them request again and again. Checks how many of 100
-/// turns the new ones get.
+/// Two instances have run `before` times each when two others of `priority` are added. Then each requests resources again after each run. Checks how
+/// many of 100 runs the new ones get.
 #[track_caller]
 fn check_newcomers(before: usize, priority: u32, expect: std::ops::RangeInclusive<usize>) {
     // One instance never runs, and one that needs another resource has run far more often.
@@ -159,7 +159,7 @@ proptest! {
     #[test]
     fn no_more_is_used_than_there_is_and_everybody_runs_in_the_end(
         claims in prop::collection::vec((1u32..5, 0u32..5, 0u32..4), 1..8),
-        deeds in prop::collection::vec(0usize..16, 0..200),
+        events in prop::collection::vec(0usize..16, 0..200),
     ) {
         let mut limiter = Limiter::new(limits("R5 S4"));
         let resource = |name: &str| Resource { name: name.into(), device: None };
@@ -183,8 +183,8 @@ proptest! {
             assert!(r <= 5 && s <= 4, "{running:?}");
             assert!(waiting.is_empty() || !running.is_empty(), "somebody waits for nobody");
         };
-        for deed in deeds {
-            step(deed % claims.len(), &mut running, &mut waiting);
+        for event in events {
+            step(event % claims.len(), &mut running, &mut waiting);
         }
         for _ in 0..claims.len() * 2 {
             if let Some(at) = running.first().copied() {

@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
-use super::table::{SequenceNumber, SequenceTable};
-use crate::{Batch, Context, Event, InstanceId, Rejection, Repeat, Scheduler, Slot, Wants};
+use super::table::{Flags, SequenceNumber, SequenceTable};
+use crate::{Arrival, Batch, Context, Event, InstanceId, Rejection, Repeat, Scheduler, Slot, Ticket, Wants};
 
 /// The settings of a [`Direct`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DirectPolicy {
     /// The number of instances of the model.
     pub instances: usize,
-    /// The most rows of a batch. Each instance has as many sequences.
+    /// The most rows of a batch. This is also the most sequences of an instance.
     pub rows_max: usize,
     /// The time without a request after which a sequence is over.
     pub idle_us: u64,
@@ -25,12 +25,14 @@ pub struct DirectPolicy {
     pub utilization_min: f32,
     /// Whether [`Arrival::shapes`](crate::Arrival::shapes) decides which requests may share a batch.
     pub by_shapes: bool,
+    /// The most waiting requests. Further requests of a sequence that has begun may wait up to twice this number. `None` for no limit.
+    pub requests_max: Option<usize>,
     /// The numbers of waiting requests before the first start.
     pub hold_back: HoldBack,
 }
 
-/// The numbers of requests that must wait before a scheduler of sequences starts for the first time. Tests use it to
-/// have all requests there.
+/// The numbers of requests that must wait before a scheduler of sequences starts for the first time. Tests use it to start only when all requests
+/// have arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HoldBack {
     /// Requests of sequences that have a position.
@@ -63,7 +65,7 @@ impl Direct {
         Direct { policy, table, instances: vec![Instance::default(); policy.instances], stopped: false }
     }
 
-    /// Notes whether the sequence has a request that may run.
+    /// Notes that the sequence is ready, if it has a request that may run.
     fn look_at(&mut self, number: SequenceNumber) {
         if let Some((_, slot)) = self.table.next_of(number)
             && let Some(instance) = self.instances.get_mut(slot.instance.0)
@@ -72,14 +74,43 @@ impl Direct {
         }
     }
 
-    /// Updates a sequence that lost a request, and those that got a slot through that.
-    fn look_again(&mut self, number: SequenceNumber, placed: Vec<SequenceNumber>) {
-        if self.table.next_of(number).is_none() {
-            self.instances.iter_mut().for_each(|instance| instance.ready.retain(|_, ready| *ready != number));
+    /// Rejects the waiting requests of a sequence, which ends. Adds the sequence that got its slot to `placed`.
+    fn cancel(&mut self, number: SequenceNumber, placed: &mut Vec<SequenceNumber>, context: &mut Context<'_>) {
+        if let Some((_, slot)) = self.table.next_of(number)
+            && let Some(instance) = self.instances.get_mut(slot.instance.0)
+        {
+            instance.ready.remove(&slot.position);
         }
-        for number in placed {
-            self.look_at(number);
+        for ticket in self.table.cancel(number, placed) {
+            context.reject(ticket, Rejection::Cancelled);
         }
+    }
+
+    fn arrived(&mut self, arrival: Arrival, context: &mut Context<'_>) {
+        let (ticket, mut placed) = (arrival.ticket, Vec::new());
+        match self.table.make_way_for(&arrival, self.table.len(), self.policy.requests_max) {
+            Ok(leaves) => leaves.into_iter().for_each(|leaves| self.remove(leaves, &mut placed, context)),
+            Err(rejection) => return context.reject(ticket, rejection),
+        }
+        if let Err(rejection) = self.table.push(arrival, context.now_us, &mut placed) {
+            context.reject(ticket, rejection);
+        }
+        placed.into_iter().chain(self.table.sequence_of(ticket)).for_each(|number| self.look_at(number));
+    }
+
+    /// Rejects a waiting request, and those behind it in its sequence, because the queue is full. Adds the sequence that got a slot to `placed`.
+    fn remove(&mut self, ticket: Ticket, placed: &mut Vec<SequenceNumber>, context: &mut Context<'_>) {
+        let Some(number) = self.table.sequence_of(ticket) else { return };
+        let next = self.table.next_of(number).map(|(waiting, slot)| (waiting.arrival.ticket, slot));
+        if let Some((_, slot)) = next.filter(|(next, _)| *next == ticket)
+            && let Some(instance) = self.instances.get_mut(slot.instance.0)
+        {
+            instance.ready.remove(&slot.position);
+        }
+        for ticket in self.table.cut(number, ticket, Flags::default()) {
+            context.reject(ticket, Rejection::Overloaded);
+        }
+        placed.extend(self.table.settle(number, context.now_us));
     }
 
     /// When the requests of this instance start. `None` if there are none.
@@ -162,16 +193,16 @@ impl Scheduler for Direct {
             Event::Arrived(arrival) if self.stopped && !matches!(arrival.repeat, Repeat::Of(_)) => {
                 context.reject(arrival.ticket, Rejection::Stopping);
             }
-            Event::Arrived(arrival) => {
-                let ticket = arrival.ticket;
-                match self.table.push(arrival, context.now_us) {
-                    Ok(_) => self.table.sequence_of(ticket).into_iter().for_each(|number| self.look_at(number)),
-                    Err(rejection) => context.reject(ticket, rejection),
-                }
-            }
+            Event::Arrived(arrival) => self.arrived(arrival, context),
             Event::Granted(at) | Event::Withdrawn(at) => {
                 if let Some(instance) = self.instances.get_mut(at.0) {
                     instance.granted = matches!(event, Event::Granted(_));
+                }
+            }
+            Event::Down(at) => self.table.goes_down(at),
+            Event::Up(at) => {
+                for number in self.table.comes_up(at) {
+                    self.look_at(number);
                 }
             }
             Event::Done(at) => {
@@ -182,11 +213,17 @@ impl Scheduler for Direct {
                 }
             }
             Event::Cancelled(ticket) => {
-                if let Some(number) = self.table.sequence_of(ticket)
-                    && self.table.remove(ticket, context.now_us, &mut placed)
-                {
-                    context.reject(ticket, Rejection::Cancelled);
-                    self.look_again(number, placed);
+                if let Some(number) = self.table.sequence_of(ticket) {
+                    self.cancel(number, &mut placed, context);
+                    for number in placed {
+                        self.look_at(number);
+                    }
+                }
+            }
+            Event::CutShort(number) => {
+                self.cancel(SequenceNumber(number), &mut placed, context);
+                for number in placed {
+                    self.look_at(number);
                 }
             }
             Event::Stop => {
@@ -207,6 +244,10 @@ impl Scheduler for Direct {
         Wants { shapes: self.policy.by_shapes, spans: false }
     }
 
+    fn binds(&self) -> bool {
+        true
+    }
+
     fn waiting(&self) -> usize {
         self.table.len()
     }
@@ -215,7 +256,7 @@ impl Scheduler for Direct {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Arrival, Driver, SequenceId, SequenceStep};
+    use crate::{Driver, SequenceId, SequenceStep};
 
     /// Each letter is a request of the sequence of that name. Two sequences have a position. Checks how many requests have started after each.
     #[track_caller]
@@ -228,6 +269,7 @@ mod tests {
             delay_us: 0,
             utilization_min: 0.0,
             by_shapes: false,
+            requests_max: None,
             hold_back,
         };
         let mut driver = Driver::new(Box::new(Direct::new(policy)));
@@ -266,6 +308,7 @@ mod tests {
             delay_us,
             utilization_min,
             by_shapes: false,
+            requests_max: None,
             hold_back,
         };
         let mut driver = Driver::new(Box::new(Direct::new(policy)));
@@ -292,11 +335,70 @@ mod tests {
         assert_eq!(driver.take_over(), []);
         driver.wake(700);
         assert_eq!(driver.take_over(), [first]);
-        // One ends by its last request.
+        // Another sequence ends with its last request.
         let second = arrive(&mut driver, 8, true, true, 800).expect("it runs");
         assert_eq!(driver.take_over(), []);
         driver.done(InstanceId(0), 900);
         assert_eq!((driver.take_over(), driver.take_over()), (vec![second], Vec::new()));
+    }
+
+    /// `a` starts or continues sequence `a`, `+a` starts it again, `-a` ends it. `!0`: instance 0 is down. `^0`: it is up again. There are two
+    /// instances with a position each. Checks where the requests run: `a0` is a request of `a` on instance 0.
+    #[track_caller]
+    fn check_down(events: &str, expect: &str) {
+        let (instances, rows_max, idle_us, delay_us) = (2, 1, 1_000_000, 0);
+        let (utilization_min, by_shapes, hold_back, requests_max) = (0.0, false, HoldBack::default(), None);
+        let policy = DirectPolicy {
+            instances,
+            rows_max,
+            idle_us,
+            delay_us,
+            utilization_min,
+            by_shapes,
+            requests_max,
+            hold_back,
+        };
+        let mut driver = Driver::new(Box::new(Direct::new(policy)));
+        (0..2).for_each(|at| driver.grant(InstanceId(at), 0));
+        let (mut known, mut ran) = (String::new(), Vec::new());
+        for event in events.split(' ') {
+            let last = event.chars().last().expect("an event has letters");
+            let at = InstanceId(usize::from(last == '1'));
+            if event.starts_with(['!', '^']) {
+                driver.set_down(at, event.starts_with('!'), 0);
+            } else {
+                let (start, end) = (event.starts_with('+') || !known.contains(last), event.starts_with('-'));
+                known.push(last);
+                let step = SequenceStep { id: SequenceId::Number(last as u64), start, end };
+                driver.arrive(last, |ticket| Arrival { sequence: Some(step), ..Arrival::new(ticket, 1) }, 0);
+            }
+            while let Some(run) = driver.next_run() {
+                ran.push(format!("{}{}", run.jobs().collect::<String>(), run.instance.0));
+                driver.done(run.instance, 0);
+                driver.grant(run.instance, 0);
+            }
+        }
+        assert_eq!(ran.join(" "), expect, "{events}");
+    }
+
+    #[test]
+    fn new_sequences_go_to_instances_that_are_up_and_bound_ones_stay() {
+        check_down("a b", "a0 b1");
+        check_down("!0 a", "a1");
+        check_down("a !0 a", "a0 a0");
+        // No instance that is up has a free position, so `b` waits.
+        check_down("!0 a b", "a1");
+        check_down("!0 a b -a b", "a1 a1 b1 b1");
+        check_down("!0 a b ^0", "a1 b0");
+        // A position that a sequence leaves is taken only if its instance is up.
+        check_down("a b !0 c -a", "a0 b1 a0");
+        check_down("a b !0 c -a ^0", "a0 b1 a0 c0");
+        check_down("a -a !0 b ^0 c", "a0 a0 b1 c0");
+        // A sequence that starts again leaves its position if the instance is down.
+        check_down("a !0 +a a", "a0 a1 a1");
+        check_down("a b !0 +a -b ^0", "a0 b1 b1 a1");
+        // If no instance is up, the pool reports none as down. If it reports all as down, all are used.
+        check_down("!0 !1 a b", "a0 b1");
     }
 
     #[test]
@@ -309,6 +411,7 @@ mod tests {
             delay_us: 0,
             utilization_min: 0.0,
             by_shapes: false,
+            requests_max: None,
             hold_back,
         };
         let mut driver = Driver::new(Box::new(Direct::new(policy)));

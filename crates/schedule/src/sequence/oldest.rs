@@ -1,11 +1,11 @@
 //! How are the requests of sequences batched in the order of their arrival?
 //!
-//! This is Triton's strategy `oldest`. Each instance has a limited number of sequences as candidates. Its own dynamic batcher gets one request of
-//! each at a time.
+//! This is Triton's strategy `oldest`. Each instance has a limited number of sequences as candidates, and a dynamic batcher of its own. The batcher
+//! gets one request of each candidate at a time.
 
 use std::collections::HashMap;
 
-use super::table::{SequenceNumber, SequenceTable};
+use super::table::{Flags, SequenceNumber, SequenceTable};
 use crate::action::{Action, Actions, Controls};
 use crate::{
     Arrival, BatchPolicy, Batcher, Context, Event, InstanceId, Rejection, Repeat, Scheduler, Slot, Ticket, Wants,
@@ -20,6 +20,8 @@ pub struct OldestPolicy {
     pub candidates_max: usize,
     /// The time without a request after which a sequence is over.
     pub idle_us: u64,
+    /// The most waiting requests. Further requests of a sequence that has begun may wait up to twice this number. `None` for no limit.
+    pub requests_max: Option<usize>,
     /// How the requests of the candidates are batched.
     pub batch: BatchPolicy,
 }
@@ -30,9 +32,19 @@ pub struct Oldest {
     policy: OldestPolicy,
     table: SequenceTable,
     instances: Vec<Instance>,
-    /// Requests in a batcher: the batcher, the sequence, and the controls for the model.
-    given: HashMap<Ticket, (InstanceId, SequenceNumber, Controls)>,
+    given: HashMap<Ticket, Given>,
     stopped: bool,
+}
+
+/// A request in a batcher.
+#[derive(Debug)]
+struct Given {
+    at: InstanceId,
+    sequence: SequenceNumber,
+    /// The number of the peer whose request it is.
+    peer: u64,
+    /// For the model.
+    controls: Controls,
 }
 
 #[derive(Debug)]
@@ -56,9 +68,10 @@ impl Oldest {
     fn offer(&mut self, number: SequenceNumber, context: &mut Context<'_>) {
         let Some(at) = self.table.next_of(number).map(|(_, slot)| slot.instance) else { return };
         let Some((waiting, controls)) = self.table.take(number) else { return };
-        let ticket = waiting.arrival.ticket;
-        self.given.insert(ticket, (at, number, controls));
-        // The timeout applied to the backlog. The sequence has a slot now.
+        self.table.waits_on(&waiting);
+        let peer = waiting.arrival.client.peer;
+        self.given.insert(waiting.arrival.ticket, Given { at, sequence: number, peer, controls });
+        // The deadline applies only while a sequence waits for a slot. This one has a slot now.
         self.forward(
             at,
             Event::Arrived(Arrival { deadline: None, sequence: None, repeat: Repeat::Never, ..waiting.arrival }),
@@ -68,6 +81,12 @@ impl Oldest {
 
     /// Passes an event to an instance's batcher, and adds the controls to the batches that it starts.
     fn forward(&mut self, at: InstanceId, event: Event, context: &mut Context<'_>) {
+        self.forward_as(at, event, Rejection::Cancelled, context);
+    }
+
+    /// As [`Oldest::forward`]. A request that the batcher rejects is rejected with that reason. The batcher rejects a request only when it is taken
+    /// back.
+    fn forward_as(&mut self, at: InstanceId, event: Event, rejection: Rejection, context: &mut Context<'_>) {
         let Some(instance) = self.instances.get_mut(at.0) else { return };
         let mut actions = Actions::default();
         let joins = &mut *context.joins;
@@ -78,30 +97,76 @@ impl Oldest {
                 Action::Run(mut batch) => {
                     for slot in &mut batch.slots {
                         if let Slot::Request { ticket, controls } = slot
-                            && let Some((_, number, sequence_controls)) = self.given.remove(ticket)
+                            && let Some(given) = self.given.remove(ticket)
                         {
-                            *controls = Some(Box::new(sequence_controls));
-                            instance.running.push(number);
+                            self.table.waits_no_more(given.peer, *ticket);
+                            *controls = Some(Box::new(given.controls));
+                            instance.running.push(given.sequence);
                         }
                     }
                     context.run(batch);
                 }
-                Action::Reject(ticket, rejection) => context.reject(ticket, rejection),
+                Action::Reject(ticket, _) => context.reject(ticket, rejection),
             }
         }
     }
 
+    /// Takes a request back from its batcher, which rejects it.
+    fn take_back(&mut self, ticket: Ticket, rejection: Rejection, context: &mut Context<'_>) -> Option<Given> {
+        let given = self.given.remove(&ticket)?;
+        self.table.waits_no_more(given.peer, ticket);
+        self.forward_as(given.at, Event::Cancelled(ticket), rejection, context);
+        Some(given)
+    }
+
+    fn arrived(&mut self, arrival: Arrival, context: &mut Context<'_>) {
+        let (ticket, mut placed) = (arrival.ticket, Vec::new());
+        match self.table.make_way_for(&arrival, self.waiting(), self.policy.requests_max) {
+            Ok(leaves) => leaves.into_iter().for_each(|leaves| self.remove(leaves, &mut placed, context)),
+            Err(rejection) => return context.reject(ticket, rejection),
+        }
+        if let Err(rejection) = self.table.push(arrival, context.now_us, &mut placed) {
+            context.reject(ticket, rejection);
+        }
+        placed.extend(self.table.sequence_of(ticket));
+        self.offer_all(placed, context);
+    }
+
+    /// Rejects a waiting request, and those behind it in its sequence, because the queue is full. Adds the sequence that got a slot to `placed`.
+    fn remove(&mut self, ticket: Ticket, placed: &mut Vec<SequenceNumber>, context: &mut Context<'_>) {
+        let given = self.take_back(ticket, Rejection::Overloaded, context);
+        let in_table = self.table.sequence_of(ticket);
+        let Some(number) = given.as_ref().map(|given| given.sequence).or(in_table) else { return };
+        let flags = given.as_ref().map(|Given { controls, .. }| Flags { start: controls.start, end: controls.end });
+        for ticket in self.table.cut(number, ticket, flags.unwrap_or_default()) {
+            context.reject(ticket, Rejection::Overloaded);
+        }
+        placed.extend(match given {
+            Some(_) => self.table.done(number, context.now_us),
+            None => self.table.settle(number, context.now_us),
+        });
+    }
+
+    /// Ends the sequence of a request and rejects its waiting requests. A request in a batcher is one of them.
     fn cancelled(&mut self, ticket: Ticket, context: &mut Context<'_>) {
-        if let Some((at, number, _)) = self.given.remove(&ticket) {
-            self.forward(at, Event::Cancelled(ticket), context);
+        let given = self.given.get(&ticket).map(|given| given.sequence);
+        let Some(number) = given.or_else(|| self.table.sequence_of(ticket)) else { return };
+        let running = self.table.running_of(number);
+        let in_batcher = running.and_then(|ticket| self.take_back(ticket, Rejection::Cancelled, context));
+        let placed = self.end(number, context);
+        if in_batcher.is_some() {
             self.done(number, context);
-            return;
         }
+        self.offer_all(placed, context);
+    }
+
+    /// Ends a sequence and rejects those of its requests that are in no batcher. Returns the sequence that got its slot.
+    fn end(&mut self, number: SequenceNumber, context: &mut Context<'_>) -> Vec<SequenceNumber> {
         let mut placed = Vec::new();
-        if self.table.remove(ticket, context.now_us, &mut placed) {
+        for ticket in self.table.cancel(number, &mut placed) {
             context.reject(ticket, Rejection::Cancelled);
-            self.offer_all(placed, context);
         }
+        placed
     }
 
     fn done(&mut self, number: SequenceNumber, context: &mut Context<'_>) {
@@ -117,14 +182,14 @@ impl Oldest {
         self.offer_all(placed, context);
     }
 
-    /// Takes no more requests of clients. The batchers still take those that wait in the table, so they are not told to stop.
+    /// Takes no more requests of clients. The batchers still take the requests that wait in the table, so they do not get [`Event::Stop`].
     fn stop(&mut self, context: &mut Context<'_>) {
         self.stopped = true;
         let mut placed = Vec::new();
         self.table.end_all(&mut placed);
         self.offer_all(placed, context);
         for at in 0..self.instances.len() {
-            self.instances[at].batcher.hurry();
+            self.instances[at].batcher.stop_delaying();
             self.forward(InstanceId(at), Event::Time, context);
         }
     }
@@ -143,23 +208,22 @@ impl Scheduler for Oldest {
             Event::Arrived(arrival) if self.stopped && !matches!(arrival.repeat, Repeat::Of(_)) => {
                 context.reject(arrival.ticket, Rejection::Stopping);
             }
-            Event::Arrived(arrival) => {
-                let ticket = arrival.ticket;
-                match self.table.push(arrival, context.now_us) {
-                    Ok(_) => {
-                        if let Some(number) = self.table.sequence_of(ticket) {
-                            self.offer(number, context);
-                        }
-                    }
-                    Err(rejection) => context.reject(ticket, rejection),
-                }
-            }
+            Event::Arrived(arrival) => self.arrived(arrival, context),
             Event::Granted(at) | Event::Withdrawn(at) => self.forward(at, event, context),
+            Event::Down(at) => self.table.goes_down(at),
+            Event::Up(at) => {
+                let placed = self.table.comes_up(at);
+                self.offer_all(placed, context);
+            }
             Event::Done(at) => {
                 let ran = self.instances.get_mut(at.0).map(|instance| std::mem::take(&mut instance.running));
                 ran.into_iter().flatten().for_each(|number| self.done(number, context));
             }
             Event::Cancelled(ticket) => self.cancelled(ticket, context),
+            Event::CutShort(number) => {
+                let placed = self.end(SequenceNumber(number), context);
+                self.offer_all(placed, context);
+            }
             Event::Stop => self.stop(context),
             Event::Answered => {
                 (0..self.instances.len()).for_each(|at| self.forward(InstanceId(at), Event::Answered, context));
@@ -180,6 +244,10 @@ impl Scheduler for Oldest {
         Wants { shapes: self.policy.batch.by_shapes, spans: self.policy.batch.by_spans }
     }
 
+    fn binds(&self) -> bool {
+        true
+    }
+
     fn waiting(&self) -> usize {
         self.table.len() + self.given.len()
     }
@@ -190,13 +258,13 @@ mod tests {
     use super::*;
     use crate::{Driver, SequenceId, SequenceStep};
 
-    /// Each letter is a request of the sequence of that name; a capital one is its last. All come while a request of another sequence runs, which has
-    /// a place of its own. Checks the batches.
+    /// Each letter is a request of the sequence of that name; a capital letter is its last one. All arrive while a request of another sequence runs,
+    /// which has a slot beside `candidates_max`. Checks the batches.
     #[track_caller]
     fn check(candidates_max: usize, rows_max: u32, arrivals: &str, expect: &[&str]) {
         let batch = BatchPolicy { rows_max, preferred: vec![rows_max], ..BatchPolicy::default() };
         let candidates_max = candidates_max + 1;
-        let policy = OldestPolicy { instances: 1, candidates_max, idle_us: 1_000_000, batch };
+        let policy = OldestPolicy { instances: 1, candidates_max, idle_us: 1_000_000, requests_max: None, batch };
         let mut driver = Driver::new(Box::new(Oldest::new(policy)));
         driver.grant(InstanceId(0), 0);
         let mut known = String::new();
@@ -230,7 +298,7 @@ mod tests {
     fn a_sequence_is_a_candidate_when_another_has_ended() {
         check(1, 4, "aAbB", &["a", "A", "b", "B"]);
         check(2, 4, "aAbbc", &["ab", "Ab", "c"]);
-        // The first is idle, and not over.
+        // Sequence `a` is idle and not over, so `b` gets no slot.
         check(1, 4, "ab", &["a"]);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use nerite_schedule::{BatchPolicy, Batcher, PriorityLevels, QueuePolicy, Rejection, TimeoutAction};
 use proptest::prelude::*;
 
-use crate::play::{Deed, End, Job, Play, deeds, span_of};
+use crate::simulation::{End, Job, SimulatedEvent, Simulation, events, span_of};
 
 pub fn policies() -> impl Strategy<Value = BatchPolicy> {
     let preferred = prop::collection::vec(1u32..9, 0..3);
@@ -35,40 +35,40 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
     #[test]
     fn every_request_ends_once_in_its_time_and_order(
-        deeds in deeds(), policy in policies(), instances in 1usize..4, run_us in 1u64..200,
+        events in events(), policy in policies(), instances in 1usize..4, run_us in 1u64..200,
     ) {
         let rows_max = policy.rows_max;
         let held_back = policy.hold_back > 1;
-        let mut play = Play::new(Batcher::new(policy.clone()), instances, run_us, rows_max);
+        let mut simulation = Simulation::new(Batcher::new(policy.clone()), instances, run_us, rows_max);
         // Requests that are held back may wait for any time, and so may those with deadlines.
-        play.delay_us = (!held_back).then_some(policy.delay_us);
-        play.do_all(&deeds);
+        simulation.delay_us = (!held_back).then_some(policy.delay_us);
+        simulation.do_all(&events);
         if held_back {
-            play.driver.stop(2_000_000);
-            play.take();
-            play.pass_until(3_000_000);
+            simulation.driver.stop(2_000_000);
+            simulation.take();
+            simulation.pass_until(3_000_000);
         }
-        check_ends(&play, &policy, held_back);
+        check_ends(&simulation, &policy, held_back);
     }
 }
 
-pub fn check_ends(play: &Play, policy: &BatchPolicy, held_back: bool) {
-    assert!(play.driver.is_drained() && play.busy.is_empty(), "something waits for ever");
-    assert_eq!(play.ends.len(), play.jobs.len(), "lost");
-    for (batch, at_us) in &play.batches {
-        let keys: Vec<u64> = batch.iter().map(|number| play.jobs[*number].0.shapes).collect();
+pub fn check_ends(simulation: &Simulation, policy: &BatchPolicy, held_back: bool) {
+    assert!(simulation.driver.is_drained() && simulation.busy.is_empty(), "something waits for ever");
+    assert_eq!(simulation.ends.len(), simulation.jobs.len(), "lost");
+    for (batch, at_us) in &simulation.batches {
+        let keys: Vec<u64> = batch.iter().map(|number| simulation.jobs[*number].0.shapes).collect();
         assert!(keys.windows(2).all(|pair| pair[0] == pair[1]), "{batch:?} has several shapes");
         if policy.by_spans {
             check_places(batch);
         }
         for number in batch {
-            let (job, _) = &play.jobs[*number];
+            let (job, _) = &simulation.jobs[*number];
             assert!(held_back || !is_due(job, TimeoutAction::Reject, *at_us), "{number} runs though its time is up");
-            check_order(play, job, batch, *at_us);
+            check_order(simulation, job, batch, *at_us);
         }
     }
-    for (number, end) in &play.ends {
-        let (job, arrived_us) = &play.jobs[*number];
+    for (number, end) in &simulation.ends {
+        let (job, arrived_us) = &simulation.jobs[*number];
         match end {
             End::Rejected { why: Rejection::TimedOut, at_us } => {
                 let due_us = job.deadline.unwrap().at_us.max(*arrived_us);
@@ -77,11 +77,15 @@ pub fn check_ends(play: &Play, policy: &BatchPolicy, held_back: bool) {
             End::Rejected { why: Rejection::Full, at_us } => {
                 let level = |other: &Job| other.priority == job.priority;
                 let limit = policy.levels.policy(job.priority).requests_max.unwrap();
-                assert_eq!(waiting_beside(play, *number, *at_us, level).min(limit), limit, "{number} found room");
+                assert_eq!(waiting_beside(simulation, *number, *at_us, level).min(limit), limit, "{number} found room");
             }
             End::Rejected { why: Rejection::Overloaded, at_us } => {
                 let limit = policy.requests_max.unwrap();
-                assert_eq!(waiting_beside(play, *number, *at_us, |_| true).min(limit), limit, "{number} found room");
+                assert_eq!(
+                    waiting_beside(simulation, *number, *at_us, |_| true).min(limit),
+                    limit,
+                    "{number} found room"
+                );
             }
             End::Rejected { .. } | End::Ran { .. } => {}
         }
@@ -100,68 +104,68 @@ fn is_due(job: &Job, action: TimeoutAction, at_us: u64) -> bool {
     job.deadline.is_some_and(|due| due.action == action && due.at_us <= at_us)
 }
 
-fn ended_us(play: &Play, number: usize) -> u64 {
-    match play.ends[&number] {
+fn ended_us(simulation: &Simulation, number: usize) -> u64 {
+    match simulation.ends[&number] {
         End::Ran { at_us, .. } | End::Rejected { at_us, .. } => at_us,
     }
 }
 
 /// The number of earlier requests that had not ended at that time.
-fn waiting_beside(play: &Play, number: usize, at_us: u64, counts: impl Fn(&Job) -> bool) -> usize {
-    let earlier = play.jobs[..number].iter();
-    earlier.filter(|(job, _)| counts(job) && ended_us(play, job.number) >= at_us).count()
+fn waiting_beside(simulation: &Simulation, number: usize, at_us: u64, counts: impl Fn(&Job) -> bool) -> usize {
+    let earlier = simulation.jobs[..number].iter();
+    earlier.filter(|(job, _)| counts(job) && ended_us(simulation, job.number) >= at_us).count()
 }
 
 /// Checks that no request that is before `job` by level and arrival was left waiting, apart from delayed ones.
-fn check_order(play: &Play, job: &Job, batch: &[usize], at_us: u64) {
+fn check_order(simulation: &Simulation, job: &Job, batch: &[usize], at_us: u64) {
     let before = |other: &Job| {
         let delayed = |one: &Job| is_due(one, TimeoutAction::Delay, at_us);
         !delayed(other) && (other.priority, delayed(other), other.number) < (job.priority, delayed(job), job.number)
     };
-    let order = |number: usize| match play.ends[&number] {
+    let order = |number: usize| match simulation.ends[&number] {
         End::Ran { order, .. } => order,
         End::Rejected { .. } => 0,
     };
-    for (other, arrived_us) in &play.jobs {
-        let left_behind = before(other) && *arrived_us < at_us && ended_us(play, other.number) >= at_us;
+    for (other, arrived_us) in &simulation.jobs {
+        let left_behind = before(other) && *arrived_us < at_us && ended_us(simulation, other.number) >= at_us;
         let is_later = !batch.contains(&other.number) && order(other.number) > order(job.number);
         assert!(!(left_behind && is_later), "{} ran before {}", job.number, other.number);
     }
 }
 
-fn arrive(play: &mut Play, priority: u64, shapes: u64) {
-    play.arrive_as(&Deed::Arrive { rows: 1, patience_us: None, delays: false, priority, shapes });
+fn arrive(simulation: &mut Simulation, priority: u64, shapes: u64) {
+    simulation.arrive_as(&SimulatedEvent::Arrive { rows: 1, patience_us: None, delays: false, priority, shapes });
 }
 
 #[test]
 fn alternating_shapes_starve_no_request() {
     let policy = BatchPolicy { rows_max: 4, preferred: vec![4], by_shapes: true, ..BatchPolicy::default() };
-    let mut play = Play::new(Batcher::new(policy), 1, 10, 4);
-    arrive(&mut play, 0, 0);
+    let mut simulation = Simulation::new(Batcher::new(policy), 1, 10, 4);
+    arrive(&mut simulation, 0, 0);
     for number in 0..6 {
-        arrive(&mut play, 0, number % 2);
+        arrive(&mut simulation, 0, number % 2);
     }
-    play.pass_until(1000);
-    let batches: Vec<_> = play.batches.iter().map(|(batch, _)| batch.clone()).collect();
+    simulation.pass_until(1000);
+    let batches: Vec<_> = simulation.batches.iter().map(|(batch, _)| batch.clone()).collect();
     assert_eq!(batches, (0..7).map(|number| vec![number]).collect::<Vec<_>>());
 }
 
 #[test]
 fn requests_that_are_held_back_start_together() {
     let policy = BatchPolicy { rows_max: 8, preferred: vec![2, 6], hold_back: 8, ..BatchPolicy::default() };
-    let mut play = Play::new(Batcher::new(policy), 1, 10, 8);
+    let mut simulation = Simulation::new(Batcher::new(policy), 1, 10, 8);
     for _ in 0..7 {
-        arrive(&mut play, 0, 0);
+        arrive(&mut simulation, 0, 0);
     }
-    play.pass_until(500);
-    assert!(play.batches.is_empty());
-    arrive(&mut play, 0, 0);
-    play.pass_until(1000);
-    let sizes: Vec<_> = play.batches.iter().map(|(batch, at_us)| (batch.len(), *at_us)).collect();
+    simulation.pass_until(500);
+    assert!(simulation.batches.is_empty());
+    arrive(&mut simulation, 0, 0);
+    simulation.pass_until(1000);
+    let sizes: Vec<_> = simulation.batches.iter().map(|(batch, at_us)| (batch.len(), *at_us)).collect();
     assert_eq!(sizes, [(6, 500), (2, 510)]);
     // The requests are held back only until the first start.
-    arrive(&mut play, 0, 0);
-    assert_eq!(play.batches.len(), 3);
+    arrive(&mut simulation, 0, 0);
+    assert_eq!(simulation.batches.len(), 3);
 }
 
 #[test]

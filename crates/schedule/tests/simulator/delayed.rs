@@ -67,7 +67,7 @@ impl Scheduler for Delayed {
                 context.reject(ticket, Rejection::Cancelled);
             }
             Event::Stop => self.stopped = true,
-            Event::Done(_) | Event::Time | Event::Answered => {}
+            Event::CutShort(_) | Event::Done(_) | Event::Down(_) | Event::Up(_) | Event::Time | Event::Answered => {}
         }
         self.expire(context);
         self.start(context);

@@ -5,39 +5,44 @@
 #![allow(clippy::unwrap_used)]
 
 mod batcher;
+mod cancelled_sequences;
 mod delayed;
-mod play;
+mod fairness;
+mod overload;
+mod restarted_sequences;
 mod rules;
 mod sequences;
+mod shared_slots;
+mod simulation;
 
 use nerite_schedule::{Arrival, Driver, Fifo, InstanceId, Rejection};
 use proptest::prelude::*;
 
 use delayed::Delayed;
-use play::{End, Play, deeds};
+use simulation::{End, Simulation, events};
 
 proptest! {
     #[test]
     fn every_request_ends_once_with_each_scheduler(
-        deeds in deeds(), instances in 1usize..4, run_us in 1u64..200, delay_us in 0u64..150, rows_max in 1u32..9,
+        events in events(), instances in 1usize..4, run_us in 1u64..200, delay_us in 0u64..150, rows_max in 1u32..9,
     ) {
-        let mut play = Play::new(Delayed::new(delay_us, rows_max), instances, run_us, rows_max);
-        play.do_all(&deeds);
-        check_ends(&play);
-        let mut alone = Play::new(Fifo::new(), instances, run_us, 4);
-        alone.do_all(&deeds);
+        let mut simulation = Simulation::new(Delayed::new(delay_us, rows_max), instances, run_us, rows_max);
+        simulation.do_all(&events);
+        check_ends(&simulation);
+        let mut alone = Simulation::new(Fifo::new(), instances, run_us, 4);
+        alone.do_all(&events);
         check_ends(&alone);
         prop_assert!(alone.batches.iter().all(|(batch, _)| batch.len() == 1));
     }
 }
 
 /// Checks that no request is lost, run twice, reordered, starved, or kept past its deadline.
-fn check_ends(play: &Play) {
-    assert!(play.driver.is_drained() && play.busy.is_empty(), "something waits for ever");
-    assert_eq!(play.ends.len(), play.jobs.len(), "lost");
+fn check_ends(simulation: &Simulation) {
+    assert!(simulation.driver.is_drained() && simulation.busy.is_empty(), "something waits for ever");
+    assert_eq!(simulation.ends.len(), simulation.jobs.len(), "lost");
     let mut last = 0;
-    for (number, end) in &play.ends {
-        let (job, arrived_us) = &play.jobs[*number];
+    for (number, end) in &simulation.ends {
+        let (job, arrived_us) = &simulation.jobs[*number];
         match end {
             End::Ran { order, .. } => {
                 assert!(*order > last, "reordered: {number}");
@@ -53,19 +58,19 @@ fn check_ends(play: &Play) {
 
 #[test]
 fn all_batches_that_may_start_at_one_event_do() {
-    let mut play = Play::new(Delayed::new(100, 2), 2, 10, 2);
-    play.arrive(2, None);
-    play.arrive(1, None);
-    assert_eq!(play.batches, [(vec![0], 0)], "the full one at once");
-    play.arrive(1, None);
-    assert_eq!(play.batches.len(), 2);
+    let mut simulation = Simulation::new(Delayed::new(100, 2), 2, 10, 2);
+    simulation.arrive(2, None);
+    simulation.arrive(1, None);
+    assert_eq!(simulation.batches, [(vec![0], 0)], "the full one at once");
+    simulation.arrive(1, None);
+    assert_eq!(simulation.batches.len(), 2);
     // Both instances run. Two batches wait, and start together when both instances are done at the same moment.
     for _ in 0..4 {
-        play.arrive(1, None);
+        simulation.arrive(1, None);
     }
-    play.pass_until(10);
-    assert_eq!(play.batches.len(), 4);
-    let mut stopped = Play::new(Delayed::new(100, 8), 2, 10, 8);
+    simulation.pass_until(10);
+    assert_eq!(simulation.batches.len(), 4);
+    let mut stopped = Simulation::new(Delayed::new(100, 8), 2, 10, 8);
     stopped.arrive(5, None);
     stopped.arrive(3, None);
     stopped.arrive(8, None);
@@ -74,34 +79,34 @@ fn all_batches_that_may_start_at_one_event_do() {
 
 #[test]
 fn a_delayed_batch_starts_at_its_time_though_a_run_ended_before() {
-    let mut play = Play::new(Delayed::new(100, 4), 1, 10, 4);
-    play.arrive(4, None);
-    play.pass_until(5);
-    play.arrive(1, None);
-    play.pass_until(104);
-    assert_eq!(play.batches.len(), 1);
-    play.pass_until(105);
-    assert_eq!(play.batches, [(vec![0], 0), (vec![1], 105)]);
+    let mut simulation = Simulation::new(Delayed::new(100, 4), 1, 10, 4);
+    simulation.arrive(4, None);
+    simulation.pass_until(5);
+    simulation.arrive(1, None);
+    simulation.pass_until(104);
+    assert_eq!(simulation.batches.len(), 1);
+    simulation.pass_until(105);
+    assert_eq!(simulation.batches, [(vec![0], 0), (vec![1], 105)]);
 }
 
 #[test]
 fn a_request_that_waited_too_long_is_rejected_at_its_time_though_every_instance_runs() {
-    let mut play = Play::new(Delayed::new(0, 4), 1, 1000, 4);
-    play.arrive(4, None);
-    play.arrive(1, Some(50));
-    play.pass_until(60);
-    assert_eq!(play.ends[&1], End::Rejected { why: Rejection::TimedOut, at_us: 50 });
+    let mut simulation = Simulation::new(Delayed::new(0, 4), 1, 1000, 4);
+    simulation.arrive(4, None);
+    simulation.arrive(1, Some(50));
+    simulation.pass_until(60);
+    assert_eq!(simulation.ends[&1], End::Rejected { why: Rejection::TimedOut, at_us: 50 });
 }
 
 #[test]
 fn a_cancelled_request_is_answered_at_once() {
-    let mut play = Play::new(Fifo::new(), 1, 1000, 4);
-    let (first, second) = (play.arrive(1, None), play.arrive(1, None));
-    play.driver.cancel(second, 0);
-    play.driver.cancel(first, 0);
-    play.take();
-    assert_eq!(play.ends[&1], End::Rejected { why: Rejection::Cancelled, at_us: 0 });
-    assert!(matches!(play.ends[&0], End::Ran { .. }));
+    let mut simulation = Simulation::new(Fifo::new(), 1, 1000, 4);
+    let (first, second) = (simulation.arrive(1, None), simulation.arrive(1, None));
+    simulation.driver.cancel(second, 0);
+    simulation.driver.cancel(first, 0);
+    simulation.take();
+    assert_eq!(simulation.ends[&1], End::Rejected { why: Rejection::Cancelled, at_us: 0 });
+    assert!(matches!(simulation.ends[&0], End::Ran { .. }));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use nerite_schedule::{BatchPolicy, Batcher, JoinRule, Rejection};
 use proptest::prelude::*;
 
 use crate::batcher::{check_ends, policies};
-use crate::play::{End, Job, Play, deeds};
+use crate::simulation::{End, Job, Simulation, events};
 
 /// The answers of a rule, and what it was told.
 #[derive(Clone, Copy, Debug)]
@@ -73,20 +73,20 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
     #[test]
     fn every_request_ends_once_in_its_order_whatever_the_rule_says(
-        deeds in deeds(), policy in policies(), says in says(), instances in 1usize..4, run_us in 1u64..200,
+        events in events(), policy in policies(), says in says(), instances in 1usize..4, run_us in 1u64..200,
     ) {
         let held_back = policy.hold_back > 1;
         let (rule, formed) = Rule::new(says);
-        let mut play = Play::new(Batcher::new(policy.clone()), instances, run_us, policy.rows_max).with_join_rule(rule);
-        play.delay_us = (!held_back).then_some(policy.delay_us);
-        play.do_all(&deeds);
+        let mut simulation = Simulation::new(Batcher::new(policy.clone()), instances, run_us, policy.rows_max).with_join_rule(rule);
+        simulation.delay_us = (!held_back).then_some(policy.delay_us);
+        simulation.do_all(&events);
         if held_back {
-            play.driver.stop(2_000_000);
-            play.take();
-            play.pass_until(3_000_000);
+            simulation.driver.stop(2_000_000);
+            simulation.take();
+            simulation.pass_until(3_000_000);
         }
-        check_ends(&play, &policy, held_back);
-        check_said(&play, says, policy.by_spans, &formed.lock().unwrap());
+        check_ends(&simulation, &policy, held_back);
+        check_said(&simulation, says, policy.by_spans, &formed.lock().unwrap());
     }
 }
 
@@ -94,20 +94,20 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
     #[test]
     fn every_request_ends_once_in_its_order_however_long_a_strategy_takes(
-        deeds in deeds(), policy in policies(), says in says(), instances in 1usize..4, run_us in 1u64..200, takes_us in 0u64..300,
+        events in events(), policy in policies(), says in says(), instances in 1usize..4, run_us in 1u64..200, takes_us in 0u64..300,
     ) {
         let held_back = policy.hold_back > 1;
         let (rule, formed) = Rule::new(says);
-        let mut play =
-            Play::new(Batcher::new(policy.clone()), instances, run_us, policy.rows_max).consulting(rule, takes_us);
-        play.do_all(&deeds);
+        let mut simulation =
+            Simulation::new(Batcher::new(policy.clone()), instances, run_us, policy.rows_max).consulting(rule, takes_us);
+        simulation.do_all(&events);
         if held_back {
-            play.driver.stop(2_000_000);
-            play.take();
-            play.pass_until(3_000_000);
+            simulation.driver.stop(2_000_000);
+            simulation.take();
+            simulation.pass_until(3_000_000);
         }
-        check_ends(&play, &policy, held_back);
-        check_said(&play, says, policy.by_spans, &formed.lock().unwrap());
+        check_ends(&simulation, &policy, held_back);
+        check_said(&simulation, says, policy.by_spans, &formed.lock().unwrap());
     }
 }
 
@@ -115,70 +115,70 @@ proptest! {
 fn requests_end_at_their_deadlines_while_a_strategy_says_nothing() {
     let policy = BatchPolicy { rows_max: 8, preferred: vec![8], ..BatchPolicy::default() };
     let (rule, _) = Rule::new(Says::Volume(8));
-    let mut play = Play::new(Batcher::new(policy), 2, 10, 8).consulting(rule, 1_000_000);
-    play.arrive(1, Some(50));
-    let second = play.arrive(1, None);
-    play.arrive(1, Some(70));
-    play.pass_until(60);
-    play.driver.cancel(second, 60);
-    play.take();
-    play.arrive(1, None);
-    play.pass_until(999_999);
+    let mut simulation = Simulation::new(Batcher::new(policy), 2, 10, 8).consulting(rule, 1_000_000);
+    simulation.arrive(1, Some(50));
+    let second = simulation.arrive(1, None);
+    simulation.arrive(1, Some(70));
+    simulation.pass_until(60);
+    simulation.driver.cancel(second, 60);
+    simulation.take();
+    simulation.arrive(1, None);
+    simulation.pass_until(999_999);
     let rejected = |why, at_us| Some(End::Rejected { why, at_us });
-    assert_eq!(play.ends.get(&0).copied(), rejected(Rejection::TimedOut, 50));
-    assert_eq!(play.ends.get(&1).copied(), rejected(Rejection::Cancelled, 60));
-    assert_eq!(play.ends.get(&2).copied(), rejected(Rejection::TimedOut, 70));
-    assert!(play.batches.is_empty());
+    assert_eq!(simulation.ends.get(&0).copied(), rejected(Rejection::TimedOut, 50));
+    assert_eq!(simulation.ends.get(&1).copied(), rejected(Rejection::Cancelled, 60));
+    assert_eq!(simulation.ends.get(&2).copied(), rejected(Rejection::TimedOut, 70));
+    assert!(simulation.batches.is_empty());
     // The first answer is about a batch that was given up. The second is about the request that came last.
-    play.pass_until(2_000_000);
-    assert_eq!(play.batches, [(vec![3], 2_000_000)]);
+    simulation.pass_until(2_000_000);
+    assert_eq!(simulation.batches, [(vec![3], 2_000_000)]);
 }
 
 #[test]
 fn requests_that_come_and_go_behind_the_first_do_not_keep_it_from_starting() {
     let policy = BatchPolicy { rows_max: 8, preferred: vec![8], ..BatchPolicy::default() };
     let (rule, _) = Rule::new(Says::Volume(8));
-    let mut play = Play::new(Batcher::new(policy), 1, 10, 8).consulting(rule, 100);
-    play.arrive(1, None);
-    let mut other = play.arrive(1, None);
+    let mut simulation = Simulation::new(Batcher::new(policy), 1, 10, 8).consulting(rule, 100);
+    simulation.arrive(1, None);
+    let mut other = simulation.arrive(1, None);
     // It leaves while the strategy is asked about it.
     for round in 0..20 {
         let now_us = 150 + 200 * round;
-        play.pass_until(now_us);
-        play.driver.cancel(other, now_us);
-        play.take();
-        other = play.arrive(1, None);
+        simulation.pass_until(now_us);
+        simulation.driver.cancel(other, now_us);
+        simulation.take();
+        other = simulation.arrive(1, None);
     }
-    assert_eq!(play.batches.first(), Some(&(vec![0], 150)));
+    assert_eq!(simulation.batches.first(), Some(&(vec![0], 150)));
 }
 
 #[test]
 fn requests_that_end_together_close_a_batch_before_the_first_of_them() {
     let policy = BatchPolicy { rows_max: 8, preferred: vec![8], ..BatchPolicy::default() };
     let (rule, _) = Rule::new(Says::Volume(8));
-    let mut play = Play::new(Batcher::new(policy), 1, 10, 8).consulting(rule, 100);
+    let mut simulation = Simulation::new(Batcher::new(policy), 1, 10, 8).consulting(rule, 100);
     // The strategy is asked about the fifth request when two requests before it end.
     for patience_us in [None, None, Some(450), Some(450), None, None] {
-        play.arrive(1, patience_us);
+        simulation.arrive(1, patience_us);
     }
-    play.pass_until(450);
-    assert_eq!(play.batches, [(vec![0, 1], 450)]);
-    play.pass_until(10_000);
-    assert_eq!(play.batches[1..].iter().map(|(batch, _)| batch.as_slice()).collect::<Vec<_>>(), [[4, 5]]);
+    simulation.pass_until(450);
+    assert_eq!(simulation.batches, [(vec![0, 1], 450)]);
+    simulation.pass_until(10_000);
+    assert_eq!(simulation.batches[1..].iter().map(|(batch, _)| batch.as_slice()).collect::<Vec<_>>(), [[4, 5]]);
 }
 
 /// Checks that the rule was told each batch in its order and to its end, and that its answers were obeyed. The requests
 /// of a complete batch may be sorted by address.
-fn check_said(play: &Play, says: Says, by_spans: bool, formed: &[Vec<usize>]) {
+fn check_said(simulation: &Simulation, says: Says, by_spans: bool, formed: &[Vec<usize>]) {
     let same = |first: &[usize], batch: &[usize]| {
         first == batch || by_spans && BTreeSet::from_iter(first) == BTreeSet::from_iter(batch)
     };
     // A batch that ran may be a preferred size of a formed one. Batches that were formed and given up did not run.
     let mut formed = formed.iter();
-    for (batch, at_us) in &play.batches {
+    for (batch, at_us) in &simulation.batches {
         let is_of = |one: &Vec<usize>| one.get(..batch.len()).is_some_and(|first| same(first, batch));
         assert!(formed.any(is_of), "the rule did not hear of {batch:?} at {at_us}");
-        let rows: u32 = batch.iter().map(|number| play.jobs[*number].0.rows).sum();
+        let rows: u32 = batch.iter().map(|number| simulation.jobs[*number].0.rows).sum();
         match says {
             Says::Volume(limit) => assert!(batch.len() == 1 || rows <= limit, "{batch:?} has {rows} rows"),
             Says::Never => assert_eq!(batch.len(), 1, "{batch:?}"),
@@ -192,14 +192,14 @@ fn check_said(play: &Play, says: Says, by_spans: bool, formed: &[Vec<usize>]) {
 fn check(says: Says, rows: &str, expect: &str) {
     let policy = BatchPolicy { rows_max: 100, preferred: vec![100], ..BatchPolicy::default() };
     let (rule, formed) = Rule::new(says);
-    let mut play = Play::new(Batcher::new(policy), 1, 10, 100).with_join_rule(rule);
-    play.arrive(1, None);
+    let mut simulation = Simulation::new(Batcher::new(policy), 1, 10, 100).with_join_rule(rule);
+    simulation.arrive(1, None);
     for one in rows.split_whitespace() {
-        play.arrive(one.parse().unwrap(), None);
+        simulation.arrive(one.parse().unwrap(), None);
     }
-    play.pass_until(1000);
+    simulation.pass_until(1000);
     let shown = |batch: &[usize]| batch.iter().map(usize::to_string).collect::<Vec<_>>().join("+");
-    let ran: Vec<String> = play.batches[1..].iter().map(|(batch, _)| shown(batch)).collect();
+    let ran: Vec<String> = simulation.batches[1..].iter().map(|(batch, _)| shown(batch)).collect();
     assert_eq!(ran.join(" "), expect, "{says:?} {rows}");
     let formed: Vec<String> = formed.lock().unwrap()[1..].iter().map(|batch| shown(batch)).collect();
     assert_eq!(formed.join(" "), expect, "the rule hears of each batch once");
@@ -223,13 +223,13 @@ fn a_rule_that_lets_nothing_in_stops_nobody() {
 fn a_rule_hears_again_of_a_batch_that_lost_a_request() {
     let policy = BatchPolicy { rows_max: 8, preferred: vec![8], delay_us: 100, ..BatchPolicy::default() };
     let (rule, formed) = Rule::new(Says::Volume(3));
-    let mut play = Play::new(Batcher::new(policy), 1, 10, 8).with_join_rule(rule);
-    let first = play.arrive(2, None);
-    play.arrive(1, None);
-    play.driver.cancel(first, 0);
-    play.take();
-    play.arrive(2, None);
-    play.pass_until(1000);
-    assert_eq!(play.batches, [(vec![1, 2], 100)]);
+    let mut simulation = Simulation::new(Batcher::new(policy), 1, 10, 8).with_join_rule(rule);
+    let first = simulation.arrive(2, None);
+    simulation.arrive(1, None);
+    simulation.driver.cancel(first, 0);
+    simulation.take();
+    simulation.arrive(2, None);
+    simulation.pass_until(1000);
+    assert_eq!(simulation.batches, [(vec![1, 2], 100)]);
     assert_eq!(*formed.lock().unwrap(), [[1, 2]]);
 }

@@ -3,27 +3,31 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nerite_schedule::{
-    Arrival, BatchPolicy, Deadline, Direct, DirectPolicy, Driver, InstanceId, Oldest, OldestPolicy, Rejection, RunSlot,
-    Scheduler, SequenceId, SequenceStep, Ticket, TimeoutAction,
+    Arrival, BatchPolicy, Client, Deadline, Direct, DirectPolicy, Driver, InstanceId, Oldest, OldestPolicy, Rejection,
+    RunSlot, Scheduler, SequenceId, SequenceStep, Ticket, TimeoutAction,
 };
 use proptest::prelude::*;
 
 const IDLE_US: u64 = 400;
-const RUN_US: u64 = 20;
+pub(super) const RUN_US: u64 = 20;
 
 /// One request: its sequence, and whether it is the first or the last.
 #[derive(Clone, Debug)]
-struct SequenceRequest {
-    sequence: u64,
-    start: bool,
-    end: bool,
-    patience_us: Option<u64>,
+pub(super) struct SequenceRequest {
+    pub(super) peer: u64,
+    pub(super) sequence: u64,
+    pub(super) start: bool,
+    pub(super) end: bool,
+    pub(super) patience_us: Option<u64>,
+    pub(super) shapes: u64,
 }
 
 #[derive(Clone, Debug)]
-enum Deed {
+pub(super) enum SimulatedEvent {
     Send(SequenceRequest),
     Cancel { back: usize },
+    CutShort { at: usize },
+    Down { at: usize, is_down: bool },
     Stop,
 }
 
@@ -37,24 +41,33 @@ struct Times {
     ended_us: BTreeMap<usize, u64>,
 }
 
-struct Play {
-    driver: Driver<usize>,
-    now_us: u64,
+pub(super) struct Simulation {
+    pub(super) driver: Driver<usize>,
+    pub(super) now_us: u64,
     busy: BTreeMap<InstanceId, (u64, Vec<u64>)>,
     sent: Vec<SequenceRequest>,
     times: Times,
-    ran: Vec<Ran>,
-    rejected: BTreeMap<usize, Rejection>,
+    pub(super) ran: Vec<Ran>,
+    pub(super) rejected: BTreeMap<usize, Rejection>,
+    /// The states of sequences of which a request was cut short, and the number of that request.
+    cut_short: BTreeMap<u64, usize>,
     rows_max: usize,
+    instances: usize,
+    /// Whether requests share a batch only if their shapes are equal.
+    by_shapes: bool,
     stopped_us: Option<u64>,
+    /// The instances that are down, and since when.
+    down: BTreeMap<InstanceId, u64>,
+    /// Requests that came after the instance where they started a sequence had gone down.
+    started_at_down: Vec<usize>,
 }
 
-impl Play {
-    fn new(scheduler: impl Scheduler + Send + 'static, instances: usize, rows_max: usize) -> Play {
+impl Simulation {
+    pub(super) fn new(scheduler: impl Scheduler + Send + 'static, instances: usize, rows_max: usize) -> Simulation {
         let mut driver = Driver::new(Box::new(scheduler));
         (0..instances).for_each(|instance| driver.grant(InstanceId(instance), 0));
         let (busy, rejected) = (BTreeMap::new(), BTreeMap::new());
-        Play {
+        Simulation {
             driver,
             now_us: 0,
             busy,
@@ -62,27 +75,38 @@ impl Play {
             times: Times::default(),
             ran: Vec::new(),
             rejected,
+            cut_short: BTreeMap::new(),
             rows_max,
+            instances,
+            by_shapes: false,
             stopped_us: None,
+            down: BTreeMap::new(),
+            started_at_down: Vec::new(),
         }
     }
 
-    fn send(&mut self, step: &SequenceRequest) -> Ticket {
+    /// The same for a scheduler that looks at shapes.
+    fn by_shapes(self, by_shapes: bool) -> Simulation {
+        Simulation { by_shapes, ..self }
+    }
+
+    pub(super) fn send(&mut self, step: &SequenceRequest) -> Ticket {
         let number = self.sent.len();
         self.sent.push(step.clone());
         self.times.arrived_us.push(self.now_us);
         let action = TimeoutAction::Reject;
         let deadline = step.patience_us.map(|patience_us| Deadline { at_us: self.now_us + patience_us, action });
         let sequence = Some(SequenceStep { id: SequenceId::Number(step.sequence), start: step.start, end: step.end });
-        let arrival = |ticket| Arrival { sequence, deadline, ..Arrival::new(ticket, 1) };
+        let (shapes, client) = (step.shapes, Client { peer: step.peer, flow: 0 });
+        let arrival = |ticket| Arrival { sequence, deadline, shapes, client, ..Arrival::new(ticket, 1) };
         let ticket = self.driver.arrive(number, arrival, self.now_us);
         self.take();
         ticket
     }
 
-    fn take(&mut self) {
+    pub(super) fn take(&mut self) {
         while let Some(run) = self.driver.next_run() {
-            let (at, mut states) = (run.instance, Vec::new());
+            let (at, mut states, mut shapes) = (run.instance, Vec::new(), BTreeSet::new());
             assert!(run.slots.len() <= self.rows_max, "oversized");
             assert!(!matches!(run.slots.last(), None | Some(RunSlot::Empty)), "a batch ends with a request");
             for (position, slot) in run.slots.into_iter().enumerate() {
@@ -91,14 +115,41 @@ impl Play {
                 let runs = self.busy.values().any(|(_, states)| states.contains(&controls.state));
                 assert!(!runs && !states.contains(&controls.state), "two requests of a sequence run at once");
                 states.push(controls.state);
+                shapes.insert(self.sent[number].shapes);
+                if controls.start && self.down.get(&at).is_some_and(|since| self.times.arrived_us[number] > *since) {
+                    self.started_at_down.push(number);
+                }
                 self.times.ended_us.insert(number, self.now_us);
                 self.ran.push((number, controls.state, at.0, position, controls.start, controls.end));
             }
+            assert!(!self.by_shapes || shapes.len() == 1, "a batch of unequal shapes: {shapes:?}");
             assert!(self.busy.insert(at, (self.now_us + RUN_US, states)).is_none(), "{at:?} runs already");
         }
         while let Some((number, why)) = self.driver.next_rejected() {
             assert!(self.rejected.insert(number, why).is_none(), "rejected twice");
             self.times.ended_us.insert(number, self.now_us);
+        }
+    }
+
+    /// The last request of that sequence which runs now does not run to its end.
+    pub(super) fn cut_short(&mut self, state: u64) {
+        let runs = self.ran.iter().rev().find(|(_, of, ..)| *of == state).map(|(number, ..)| *number);
+        self.cut_short.insert(state, runs.expect("a request of that sequence runs"));
+        self.driver.cut_short(state, self.now_us);
+        self.take();
+    }
+
+    /// The process of an instance dies, or another one is up. At least one instance is always up.
+    fn set_down(&mut self, at: InstanceId, is_down: bool) {
+        let is_last = self.down.len() + 1 == self.instances;
+        let changes = if is_down {
+            !is_last && !self.down.contains_key(&at) && self.down.insert(at, self.now_us).is_none()
+        } else {
+            self.down.remove(&at).is_some()
+        };
+        if changes {
+            self.driver.set_down(at, is_down, self.now_us);
+            self.take();
         }
     }
 
@@ -108,7 +159,7 @@ impl Play {
         self.take();
     }
 
-    fn pass_until(&mut self, until_us: u64) {
+    pub(super) fn pass_until(&mut self, until_us: u64) {
         loop {
             let done = self.busy.iter().map(|(instance, (at_us, _))| (*at_us, Some(*instance))).min();
             let wake = self.driver.wake_at_us().map(|at_us| (at_us.max(self.now_us), None));
@@ -130,18 +181,37 @@ impl Play {
         self.now_us = until_us;
     }
 
-    fn do_all(&mut self, deeds: &[(u64, Deed)]) {
+    /// The number of requests that were sent.
+    pub(super) fn sent_len(&self) -> usize {
+        self.sent.len()
+    }
+
+    /// The numbers of the requests of each batch, if there is one instance.
+    pub(super) fn batches(&self) -> Vec<Vec<usize>> {
+        let mut batches: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+        for (number, ..) in &self.ran {
+            batches.entry(self.times.ended_us[number]).or_default().push(*number);
+        }
+        batches.into_values().collect()
+    }
+
+    pub(super) fn do_all(&mut self, events: &[(u64, SimulatedEvent)]) {
         let mut tickets: Vec<Ticket> = Vec::new();
-        for (pause_us, deed) in deeds {
+        for (pause_us, event) in events {
             self.pass_until(self.now_us + pause_us);
-            match deed {
-                Deed::Send(step) => tickets.push(self.send(step)),
-                Deed::Cancel { back } => {
+            match event {
+                SimulatedEvent::Send(step) => tickets.push(self.send(step)),
+                SimulatedEvent::Cancel { back } => {
                     if let Some(ticket) = tickets.iter().rev().nth(*back) {
                         self.driver.cancel(*ticket, self.now_us);
                     }
                 }
-                Deed::Stop => self.stop(),
+                SimulatedEvent::CutShort { at } => {
+                    let running = self.busy.values().flat_map(|(_, states)| states).copied();
+                    running.skip(*at).take(1).collect::<Vec<_>>().into_iter().for_each(|state| self.cut_short(state));
+                }
+                SimulatedEvent::Down { at, is_down } => self.set_down(InstanceId(at % self.instances), *is_down),
+                SimulatedEvent::Stop => self.stop(),
             }
             self.take();
         }
@@ -150,218 +220,320 @@ impl Play {
     }
 }
 
-fn deeds() -> impl Strategy<Value = Vec<(u64, Deed)>> {
-    let step = (1u64..6, any::<bool>(), 0u32..4, prop::option::of(0u64..500)).prop_map(
-        |(sequence, start, end, patience_us)| {
-            Deed::Send(SequenceRequest { sequence, start, end: end == 0, patience_us })
+pub(super) fn events() -> impl Strategy<Value = Vec<(u64, SimulatedEvent)>> {
+    let step = (1u64..6, any::<bool>(), 0u32..4, prop::option::of(0u64..500), 0u64..2).prop_map(
+        |(sequence, start, end, patience_us, shapes)| {
+            SimulatedEvent::Send(SequenceRequest { peer: 0, sequence, start, end: end == 0, patience_us, shapes })
         },
     );
-    let deed = prop_oneof![10 => step, 2 => (0usize..5).prop_map(|back| Deed::Cancel { back }), 1 => Just(Deed::Stop)];
-    prop::collection::vec((0u64..90, deed), 0..60)
+    let event = prop_oneof![
+        10 => step,
+        2 => (0usize..5).prop_map(|back| SimulatedEvent::Cancel { back }),
+        2 => (0usize..3).prop_map(|at| SimulatedEvent::CutShort { at }),
+        3 => (0usize..3, any::<bool>()).prop_map(|(at, is_down)| SimulatedEvent::Down { at, is_down }),
+        1 => Just(SimulatedEvent::Stop),
+    ];
+    prop::collection::vec((0u64..90, event), 0..60)
 }
 
-fn direct(instances: usize, rows_max: usize, delay_us: u64, utilization_min: f32) -> Direct {
-    let hold_back = nerite_schedule::HoldBack::default();
-    Direct::new(DirectPolicy {
+pub(super) fn direct(instances: usize, rows_max: usize, delay_us: u64, utilization_min: f32) -> Direct {
+    Direct::new(direct_policy(instances, rows_max, delay_us, utilization_min))
+}
+
+pub(super) fn direct_policy(instances: usize, rows_max: usize, delay_us: u64, utilization_min: f32) -> DirectPolicy {
+    let (by_shapes, requests_max, hold_back) = (false, None, nerite_schedule::HoldBack::default());
+    DirectPolicy {
         instances,
         rows_max,
         idle_us: IDLE_US,
         delay_us,
         utilization_min,
-        by_shapes: false,
+        by_shapes,
+        requests_max,
         hold_back,
-    })
+    }
 }
 
-fn oldest(instances: usize, candidates_max: usize, rows_max: u32, delay_us: u64) -> Oldest {
+pub(super) fn oldest(instances: usize, candidates_max: usize, rows_max: u32, delay_us: u64) -> Oldest {
+    Oldest::new(oldest_policy(instances, candidates_max, rows_max, delay_us))
+}
+
+pub(super) fn oldest_policy(instances: usize, candidates_max: usize, rows_max: u32, delay_us: u64) -> OldestPolicy {
     let batch = BatchPolicy { rows_max, preferred: vec![rows_max], delay_us, ..BatchPolicy::default() };
-    Oldest::new(OldestPolicy { instances, candidates_max, idle_us: IDLE_US, batch })
+    OldestPolicy { instances, candidates_max, idle_us: IDLE_US, requests_max: None, batch }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
     #[test]
     fn every_request_of_a_sequence_ends_once_and_in_order(
-        deeds in deeds(), instances in 1usize..3, places in 1usize..4, delay_us in 0u64..60, rows_max in 1u32..4,
-        utilization_min in 0.0f32..1.0,
+        events in events(), instances in 1usize..4, places in 1usize..4, delay_us in 0u64..60, rows_max in 1u32..4,
+        utilization_min in 0.0f32..1.0, by_shapes in any::<bool>(),
     ) {
-        let mut play = Play::new(direct(instances, places, delay_us, utilization_min), instances, places);
-        play.do_all(&deeds);
-        check(&play, true);
-        check_deadlines(&play, delay_us + (places as u64 + 1) * RUN_US);
-        check_stop(&play);
-        let mut play = Play::new(oldest(instances, places, rows_max, delay_us), instances, rows_max as usize);
-        play.do_all(&deeds);
-        check(&play, false);
-        check_deadlines(&play, delay_us + (places as u64 + 1) * RUN_US);
-        check_stop(&play);
+        let scheduler = Direct::new(DirectPolicy { by_shapes, ..direct_policy(instances, places, delay_us, utilization_min) });
+        let mut simulation = Simulation::new(scheduler, instances, places).by_shapes(by_shapes);
+        simulation.do_all(&events);
+        check(&simulation, true);
+        check_deadlines(&simulation, delay_us + (places as u64 + 1) * RUN_US);
+        check_stop(&simulation);
+        let mut policy = oldest_policy(instances, places, rows_max, delay_us);
+        policy.batch.by_shapes = by_shapes;
+        let mut simulation = Simulation::new(Oldest::new(policy), instances, rows_max as usize).by_shapes(by_shapes);
+        simulation.do_all(&events);
+        check(&simulation, false);
+        check_deadlines(&simulation, delay_us + (places as u64 + 1) * RUN_US);
+        check_stop(&simulation);
     }
 }
 
 /// Checks that no request is lost or run twice, and that each sequence keeps its order, its instance and, if promised, its position.
-fn check(play: &Play, keeps_position: bool) {
-    assert!(play.driver.is_drained() && play.busy.is_empty(), "something waits for ever");
-    let ran: BTreeSet<usize> = play.ran.iter().map(|(number, ..)| *number).collect();
-    assert_eq!(ran.len(), play.ran.len(), "run twice");
-    assert!(ran.iter().all(|number| !play.rejected.contains_key(number)), "ended twice");
-    assert_eq!(ran.len() + play.rejected.len(), play.sent.len(), "lost");
+pub(super) fn check(simulation: &Simulation, keeps_position: bool) {
+    check_whole(simulation);
+    check_down(simulation);
+    check_ids(simulation, keeps_position);
+    assert!(simulation.driver.is_drained() && simulation.busy.is_empty(), "something waits for ever");
+    let ran: BTreeSet<usize> = simulation.ran.iter().map(|(number, ..)| *number).collect();
+    assert_eq!(ran.len(), simulation.ran.len(), "run twice");
+    assert!(ran.iter().all(|number| !simulation.rejected.contains_key(number)), "ended twice");
+    assert_eq!(ran.len() + simulation.rejected.len(), simulation.sent.len(), "lost");
     let mut last: HashMap<u64, (usize, usize, usize)> = HashMap::new();
-    for (number, state, instance, position, ..) in &play.ran {
+    for (number, state, instance, position, ..) in &simulation.ran {
         let position = if keeps_position { *position } else { 0 };
         if let Some((before, at, place)) = last.insert(*state, (*number, *instance, position)) {
             assert!(before < *number, "request {number} of sequence {state} ran before {before}");
             assert_eq!((at, place), (*instance, position), "sequence {state} moved");
         }
+        let cut_short = simulation.cut_short.get(state);
+        assert!(cut_short.is_none_or(|cut_short| number <= cut_short), "request {number} ran after {cut_short:?}");
+    }
+}
+
+/// Checks that no sequence starts at an instance that is down, but one that follows another one there.
+fn check_down(simulation: &Simulation) {
+    for number in &simulation.started_at_down {
+        assert!(
+            before(simulation, *number).is_some(),
+            "request {number} started a sequence at an instance that is down"
+        );
+    }
+}
+
+/// Whether the request came while the last one of its sequence, or of one with the same id whose END did not come, waited or ran. Also returns that one.
+fn before(simulation: &Simulation, number: usize) -> Option<usize> {
+    let id = simulation.sent[number].sequence;
+    let is_taken =
+        |other: &usize| !matches!(simulation.rejected.get(other), Some(Rejection::MissingStart | Rejection::Stopping));
+    let earlier = (0..number).rev().filter(|other| simulation.sent[*other].sequence == id).filter(is_taken);
+    let mut line = earlier.take_while(|other| !simulation.sent[*other].end);
+    let over_us = |other: &usize| {
+        let takes_us = if simulation.rejected.contains_key(other) { 0 } else { RUN_US };
+        simulation.times.ended_us[other] + takes_us
+    };
+    line.find(|other| over_us(other) > simulation.times.arrived_us[number])
+}
+
+/// Checks that a sequence that starts before the END of another one with the same id runs after it, in its place.
+fn check_ids(simulation: &Simulation, keeps_position: bool) {
+    let ran: HashMap<usize, (usize, usize)> =
+        simulation.ran.iter().map(|(number, _, instance, position, ..)| (*number, (*instance, *position))).collect();
+    for (number, (instance, position)) in &ran {
+        let Some(before) = before(simulation, *number) else { continue };
+        let Some((at, place)) = ran.get(&before) else { continue };
+        let [first_us, then_us] = [before, *number].map(|one| simulation.times.ended_us[&one]);
+        assert!(first_us + RUN_US <= then_us, "request {number} ran at {then_us} and {before} at {first_us}");
+        // Its slot may be another peer's turn.
+        if simulation.sent.iter().any(|step| step.peer != 0) {
+            continue;
+        }
+        assert_eq!(at, instance, "request {number} ran elsewhere than {before}");
+        assert!(!keeps_position || place == position, "request {number} ran at {position} and {before} at {place}");
+    }
+}
+
+/// Checks that no sequence goes on without one of its requests: after the first one that is rejected, none runs, and all end at the same time.
+fn check_whole(simulation: &Simulation) {
+    let mut current: HashMap<u64, usize> = HashMap::new();
+    let mut sequences: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (number, step) in simulation.sent.iter().enumerate() {
+        // One that found no room may be sent again.
+        if matches!(
+            simulation.rejected.get(&number),
+            Some(Rejection::MissingStart | Rejection::Stopping | Rejection::Overloaded)
+        ) {
+            continue;
+        }
+        let first = if step.start { number } else { current[&step.sequence] };
+        current.insert(step.sequence, first);
+        sequences.entry(first).or_default().push(number);
+    }
+    for (first, requests) in sequences {
+        let ran = requests.iter().take_while(|number| !simulation.rejected.contains_key(number)).count();
+        let end = |number: &usize| (simulation.rejected.get(number), simulation.times.ended_us[number]);
+        let mut ends = requests[ran..].iter().map(end);
+        let expect = ends.next();
+        assert!(ends.all(|end| Some(end) == expect), "the sequence of request {first} goes on after {expect:?}");
     }
 }
 
 /// Checks that a sequence without a slot is rejected when the time of one of its requests is up, and that no other is. A sequence that got a slot
 /// in time starts within `start_us`.
-fn check_deadlines(play: &Play, start_us: u64) {
-    let due_us =
-        |number: usize| play.sent[number].patience_us.map(|patience_us| play.times.arrived_us[number] + patience_us);
-    for (number, why) in &play.rejected {
-        let at_us = play.times.ended_us[number];
-        let same = |other: &usize| play.sent[*other].sequence == play.sent[*number].sequence;
-        let is_due = (0..play.sent.len()).filter(same).any(|other| due_us(other) == Some(at_us));
+fn check_deadlines(simulation: &Simulation, start_us: u64) {
+    let due_us = |number: usize| {
+        simulation.sent[number].patience_us.map(|patience_us| simulation.times.arrived_us[number] + patience_us)
+    };
+    for (number, why) in &simulation.rejected {
+        let at_us = simulation.times.ended_us[number];
+        let same = |other: &usize| simulation.sent[*other].sequence == simulation.sent[*number].sequence;
+        let is_due = (0..simulation.sent.len()).filter(same).any(|other| due_us(other) == Some(at_us));
         assert!(*why != Rejection::SequenceTimedOut || is_due, "{number} timed out at {at_us}, when nothing was due");
     }
-    for (number, .., start, _) in &play.ran {
-        let late = due_us(*number).is_some_and(|due_us| play.times.ended_us[number] > due_us + start_us);
+    // A sequence that follows another one waits for its requests as well, and requests of unequal shapes for each other.
+    let waits_for_others = |number: usize| simulation.by_shapes || before(simulation, number).is_some();
+    for (number, .., start, _) in simulation.ran.iter().filter(|(number, ..)| !waits_for_others(*number)) {
+        let late = due_us(*number).is_some_and(|due_us| simulation.times.ended_us[number] > due_us + start_us);
         assert!(
             !(*start && late),
             "{number} began at {}, long after {:?}",
-            play.times.ended_us[number],
+            simulation.times.ended_us[number],
             due_us(*number)
         );
     }
 }
 
 /// Checks that requests that waited at a stop ended as fast as an instance can run them, and that no later ones were taken.
-fn check_stop(play: &Play) {
-    let Some(stopped_us) = play.stopped_us else { return };
-    let waited = play.times.ended_us.iter().filter(|(_, ended_us)| **ended_us > stopped_us).map(|(number, _)| number);
+fn check_stop(simulation: &Simulation) {
+    let Some(stopped_us) = simulation.stopped_us else { return };
+    let waited =
+        simulation.times.ended_us.iter().filter(|(_, ended_us)| **ended_us > stopped_us).map(|(number, _)| number);
     let (early, late): (Vec<usize>, Vec<usize>) =
-        waited.partition(|number| play.times.arrived_us[**number] <= stopped_us);
-    assert!(late.iter().all(|number| play.rejected.get(number) == Some(&Rejection::Stopping)), "taken: {late:?}");
-    let last_us = early.iter().map(|number| play.times.ended_us[number]).max().unwrap_or(stopped_us);
+        waited.partition(|number| simulation.times.arrived_us[**number] <= stopped_us);
+    assert!(late.iter().all(|number| simulation.rejected.get(number) == Some(&Rejection::Stopping)), "taken: {late:?}");
+    let last_us = early.iter().map(|number| simulation.times.ended_us[number]).max().unwrap_or(stopped_us);
     let most_us = stopped_us + early.len() as u64 * RUN_US;
     assert!(last_us <= most_us, "{} waited at {stopped_us}, and the last one until {last_us}", early.len());
 }
 
-fn send(play: &mut Play, sequence: u64, flags: &str) {
+pub(super) fn send(simulation: &mut Simulation, sequence: u64, flags: &str) -> Ticket {
     let (start, end) = (flags.contains('s'), flags.contains('e'));
-    play.send(&SequenceRequest { sequence, start, end, patience_us: None });
+    simulation.send(&SequenceRequest { peer: 0, sequence, start, end, patience_us: None, shapes: 0 })
 }
 
-fn shown(play: &Play) -> Vec<(usize, usize, usize)> {
-    play.ran.iter().map(|(number, _, instance, position, ..)| (*number, *instance, *position)).collect()
+fn shown(simulation: &Simulation) -> Vec<(usize, usize, usize)> {
+    simulation.ran.iter().map(|(number, _, instance, position, ..)| (*number, *instance, *position)).collect()
 }
 
 #[test]
 fn sequences_spread_over_instances_and_keep_their_position() {
-    let mut play = Play::new(direct(2, 2, 0, 0.0), 2, 2);
+    let mut simulation = Simulation::new(direct(2, 2, 0, 0.0), 2, 2);
     for sequence in 1..=3 {
-        send(&mut play, sequence, "s");
+        send(&mut simulation, sequence, "s");
     }
-    play.pass_until(100);
-    (1..=3).for_each(|sequence| send(&mut play, sequence, ""));
-    play.pass_until(200);
-    assert_eq!(shown(&play), [(0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 0, 0), (4, 1, 0), (5, 0, 1)]);
+    simulation.pass_until(100);
+    for sequence in 1..=3 {
+        send(&mut simulation, sequence, "");
+    }
+    simulation.pass_until(200);
+    assert_eq!(shown(&simulation), [(0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 0, 0), (4, 1, 0), (5, 0, 1)]);
 }
 
 #[test]
 fn a_sequence_without_a_slot_waits_for_the_end_of_another() {
     for end in [true, false] {
-        let mut play = Play::new(direct(1, 1, 0, 0.0), 1, 1);
-        send(&mut play, 1, "s");
-        send(&mut play, 2, "s");
-        play.pass_until(100);
-        assert_eq!(play.ran.len(), 1);
+        let mut simulation = Simulation::new(direct(1, 1, 0, 0.0), 1, 1);
+        send(&mut simulation, 1, "s");
+        send(&mut simulation, 2, "s");
+        simulation.pass_until(100);
+        assert_eq!(simulation.ran.len(), 1);
         if end {
-            send(&mut play, 1, "e");
-            play.pass_until(160);
+            send(&mut simulation, 1, "e");
+            simulation.pass_until(160);
         } else {
             // The first sequence gets no more requests.
-            play.pass_until(RUN_US + IDLE_US);
+            simulation.pass_until(RUN_US + IDLE_US);
         }
-        assert_eq!(play.ran.last().unwrap().0, 1, "{end}");
+        assert_eq!(simulation.ran.last().unwrap().0, 1, "{end}");
     }
 }
 
 #[test]
 fn a_sequence_begins_with_its_start() {
-    let mut play = Play::new(oldest(1, 2, 2, 0), 1, 2);
-    send(&mut play, 1, "");
-    send(&mut play, 2, "se");
-    send(&mut play, 2, "");
-    play.pass_until(100);
-    assert_eq!(play.rejected, BTreeMap::from([(0, Rejection::MissingStart), (2, Rejection::MissingStart)]));
+    let mut simulation = Simulation::new(oldest(1, 2, 2, 0), 1, 2);
+    send(&mut simulation, 1, "");
+    send(&mut simulation, 2, "se");
+    send(&mut simulation, 2, "");
+    simulation.pass_until(100);
+    assert_eq!(simulation.rejected, BTreeMap::from([(0, Rejection::MissingStart), (2, Rejection::MissingStart)]));
     // A sequence that was idle for too long is over.
-    send(&mut play, 3, "s");
-    play.pass_until(100 + RUN_US + IDLE_US);
-    send(&mut play, 3, "");
-    assert_eq!(play.rejected.get(&4), Some(&Rejection::MissingStart));
+    send(&mut simulation, 3, "s");
+    simulation.pass_until(100 + RUN_US + IDLE_US);
+    send(&mut simulation, 3, "");
+    assert_eq!(simulation.rejected.get(&4), Some(&Rejection::MissingStart));
 }
 
 #[test]
 fn a_request_in_the_backlog_waits_no_longer_than_it_may() {
-    let mut play = Play::new(oldest(1, 1, 1, 0), 1, 1);
-    send(&mut play, 1, "s");
-    play.send(&SequenceRequest { sequence: 2, start: true, end: false, patience_us: Some(50) });
-    play.send(&SequenceRequest { sequence: 2, start: false, end: false, patience_us: None });
-    play.pass_until(49);
-    assert!(play.rejected.is_empty());
-    play.pass_until(50);
+    let mut simulation = Simulation::new(oldest(1, 1, 1, 0), 1, 1);
+    send(&mut simulation, 1, "s");
+    simulation.send(&SequenceRequest {
+        peer: 0,
+        sequence: 2,
+        start: true,
+        end: false,
+        patience_us: Some(50),
+        shapes: 0,
+    });
+    simulation.send(&SequenceRequest { peer: 0, sequence: 2, start: false, end: false, patience_us: None, shapes: 0 });
+    simulation.pass_until(49);
+    assert!(simulation.rejected.is_empty());
+    simulation.pass_until(50);
     let timed_out = Rejection::SequenceTimedOut;
-    assert_eq!(play.rejected, BTreeMap::from([(1, timed_out), (2, timed_out)]), "all of the sequence");
+    assert_eq!(simulation.rejected, BTreeMap::from([(1, timed_out), (2, timed_out)]), "all of the sequence");
 }
 
 #[test]
 fn an_instance_waits_for_more_sequences_up_to_its_delay() {
-    let mut play = Play::new(direct(1, 4, 100, 0.5), 1, 4);
-    send(&mut play, 1, "s");
-    play.pass_until(60);
-    assert!(play.ran.is_empty());
-    send(&mut play, 2, "s");
-    assert_eq!(shown(&play), [(0, 0, 0), (1, 0, 1)], "half of the places are enough");
-    play.pass_until(100);
-    send(&mut play, 2, "");
-    play.pass_until(199);
-    assert_eq!(play.ran.len(), 2);
-    play.pass_until(200);
-    assert_eq!(shown(&play)[2..], [(2, 0, 1)], "behind an empty place");
+    let mut simulation = Simulation::new(direct(1, 4, 100, 0.5), 1, 4);
+    send(&mut simulation, 1, "s");
+    simulation.pass_until(60);
+    assert!(simulation.ran.is_empty());
+    send(&mut simulation, 2, "s");
+    assert_eq!(shown(&simulation), [(0, 0, 0), (1, 0, 1)], "half of the places are enough");
+    simulation.pass_until(100);
+    send(&mut simulation, 2, "");
+    simulation.pass_until(199);
+    assert_eq!(simulation.ran.len(), 2);
+    simulation.pass_until(200);
+    assert_eq!(shown(&simulation)[2..], [(2, 0, 1)], "behind an empty place");
 }
 
 #[test]
 fn candidates_share_batches_and_their_requests_do_not() {
-    let mut play = Play::new(oldest(1, 3, 4, 0), 1, 4);
-    send(&mut play, 1, "s");
+    let mut simulation = Simulation::new(oldest(1, 3, 4, 0), 1, 4);
+    send(&mut simulation, 1, "s");
     for sequence in [1, 2, 2, 3] {
-        send(&mut play, sequence, "s");
+        send(&mut simulation, sequence, "s");
     }
-    // The second START of a waiting sequence makes another one, which waits for a slot too.
-    play.pass_until(RUN_US);
-    assert!(play.ran.len() >= 3, "{:?}", play.ran);
-    play.pass_until(100 * IDLE_US);
-    assert_eq!(play.ran.len(), 5);
+    simulation.pass_until(RUN_US);
+    assert_eq!(simulation.ran.len(), 4, "one of each id at a time: {:?}", simulation.ran);
+    simulation.pass_until(2 * RUN_US);
+    assert_eq!(simulation.ran.len(), 5, "the second START of 2 gets the slot of the first: {:?}", simulation.ran);
 }
 
 /// Three sequences without END come while one place is free. Checks that all that wait at a stop run at once, and that nothing is left to wait for.
 #[track_caller]
 fn check_stopped(scheduler: impl Scheduler + Send + 'static) {
-    let mut play = Play::new(scheduler, 1, 4);
+    let mut simulation = Simulation::new(scheduler, 1, 4);
     for sequence in [1, 2, 3, 3] {
-        send(&mut play, sequence, "s");
+        send(&mut simulation, sequence, "s");
     }
-    send(&mut play, 2, "");
-    play.pass_until(3 * RUN_US);
-    let before = play.ran.len();
+    send(&mut simulation, 2, "");
+    simulation.pass_until(3 * RUN_US);
+    let before = simulation.ran.len();
     assert!(before < 5, "the others have no slot, or are held back");
-    play.stop();
-    play.pass_until(3 * RUN_US + 5 * RUN_US);
-    assert_eq!((play.ran.len(), &play.rejected), (5, &BTreeMap::new()), "{before} ran before");
-    assert!(play.driver.is_drained() && play.driver.wake_at_us().is_none());
+    simulation.stop();
+    simulation.pass_until(3 * RUN_US + 5 * RUN_US);
+    assert_eq!((simulation.ran.len(), &simulation.rejected), (5, &BTreeMap::new()), "{before} ran before");
+    assert!(simulation.driver.is_drained() && simulation.driver.wake_at_us().is_none());
 }
 
 #[test]
@@ -376,5 +548,11 @@ fn after_a_stop_no_request_waits_for_others() {
     check_stopped(direct(1, 4, 1_000_000, 1.0));
     check_stopped(oldest(1, 4, 4, 1_000_000));
     let batch = BatchPolicy { rows_max: 4, preferred: vec![4], hold_back: 9, ..BatchPolicy::default() };
-    check_stopped(Oldest::new(OldestPolicy { instances: 1, candidates_max: 2, idle_us: 1_000_000, batch }));
+    check_stopped(Oldest::new(OldestPolicy {
+        instances: 1,
+        candidates_max: 2,
+        idle_us: 1_000_000,
+        requests_max: None,
+        batch,
+    }));
 }

@@ -7,6 +7,8 @@
 //!
 //! Keys are the names of flags. All faults of a file are reported at once.
 
+use std::os::unix::fs::FileTypeExt;
+
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -14,15 +16,51 @@ use super::{FLAG, find};
 use crate::flags::{Flag, Given, Origin, Takes};
 use crate::plain::plain;
 
-/// Reads the file at `path`. Err: its faults, a line each, as `path:line: fault`.
-pub(super) fn open(path: &str) -> Result<Vec<Given>, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
-    read(path, &text)
+/// After so many faults, the rest of a file is not read.
+const FAULTS_MAX: usize = 100;
+
+/// A fault of a file.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    /// Its line, from 1. `None` for a contradiction between settings.
+    pub(super) line: Option<usize>,
+    /// `path:line: fault`, or `path: fault`.
+    pub(super) text: String,
 }
 
-/// The same of a text.
+/// Reads the file at `path`. Err: its faults, a line each.
+pub(super) fn open(path: &str) -> Result<Vec<Given>, String> {
+    read(path, &text_of(path)?)
+}
+
+/// Reads what can be read of the file at `path`. Err: it is no file of TOML.
+pub(super) fn open_partly(path: &str) -> Result<(Vec<Given>, Vec<Fault>), String> {
+    read_partly(path, &text_of(path)?)
+}
+
+/// Reads the text of a file. Err: its faults, a line each.
 pub(super) fn read(path: &str, text: &str) -> Result<Vec<Given>, String> {
-    let line_of = |at: usize| text.as_bytes().iter().take(at).filter(|&&byte| byte == b'\n').count() + 1;
+    let (given, faults) = read_partly(path, text)?;
+    if faults.is_empty() { Ok(given) } else { Err(lines(faults)) }
+}
+
+/// The faults in the order of their lines, those without a line last.
+pub(super) fn lines(mut faults: Vec<Fault>) -> String {
+    faults.sort_by_key(|fault| fault.line.unwrap_or(usize::MAX));
+    faults.into_iter().map(|fault| fault.text).collect::<Vec<_>>().join("\n")
+}
+
+fn text_of(path: &str) -> Result<String, String> {
+    // To open a named pipe waits until somebody writes to it. The pipes of a shell (`/dev/fd/63`) are open already.
+    if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {
+        return Err(format!("{path}: it is a named pipe, which may wait for ever; give a file"));
+    }
+    std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))
+}
+
+fn read_partly(path: &str, text: &str) -> Result<(Vec<Given>, Vec<Fault>), String> {
+    let newlines: Vec<usize> = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at).collect();
+    let line_of = |at: usize| newlines.partition_point(|newline| *newline < at) + 1;
     let table = DeTable::parse(text).map_err(|error| {
         let line = error.span().map_or(1, |span| line_of(span.start));
         format!("{path}:{line}: {}", error.message())
@@ -37,10 +75,14 @@ pub(super) fn read(path: &str, text: &str) -> Result<Vec<Given>, String> {
                 let origin = Origin::File { path: path.to_owned(), line };
                 given.extend(values.into_iter().map(|value| Given { flag, value, origin: origin.clone() }));
             }
-            Err(fault) => faults.push(format!("{path}:{line}: {fault}")),
+            Err(fault) => faults.push(Fault { line: Some(line), text: format!("{path}:{line}: {fault}") }),
+        }
+        if faults.len() == FAULTS_MAX {
+            faults.push(Fault { line: None, text: format!("{path}: more than {FAULTS_MAX} faults; mend these first") });
+            break;
         }
     }
-    if faults.is_empty() { Ok(given) } else { Err(faults.join("\n")) }
+    Ok((given, faults))
 }
 
 /// The flag of a key, and its values as a command line would have them.
@@ -146,5 +188,14 @@ mod tests {
         assert!(read("f", "id = \"a\"\nhttp-port 1\n").is_err_and(|text| text.starts_with("f:2: ")));
         assert!(read("f", "id = \"a\"\nid = \"b\"\n").is_err_and(|text| text.starts_with("f:2: ")));
         assert!(open("/no/such/file").is_err_and(|text| text.starts_with("/no/such/file: ")));
+    }
+
+    #[test]
+    fn after_many_faults_the_rest_is_not_read() {
+        let text = (0..100_000).map(|number| format!("nothing-{number} = 1\n")).collect::<Vec<_>>().concat();
+        let faults = read("f", &text).expect_err("no such settings");
+        assert_eq!(faults.lines().count(), FAULTS_MAX + 1);
+        assert!(faults.starts_with("f:1: there is no setting 'nothing-0'"), "{faults}");
+        assert!(faults.ends_with("f: more than 100 faults; mend these first"), "{faults}");
     }
 }

@@ -5,67 +5,95 @@ use std::time::{Duration, Instant};
 
 use nerite_client::{Error, Request, Tensor, http};
 
-use super::digits::{PIXELS, Sample};
+use super::wide_layer::{self, INPUT, LAYERS, WIDTH};
 use super::{DemoError, DemoOptions};
 
-/// The digits' net without dynamic batching.
-const ALONE: &str = "digits_one_by_one";
-const BATCHED: &str = "digits";
+/// The same model without dynamic batching and with it.
+const ALONE: &str = "wide_one_by_one";
+const BATCHED: &str = "wide_batched";
 const CLIENTS: usize = 16;
-const TIME: Duration = Duration::from_secs(1);
+/// The two models are measured in turns, so that other programs that run now and then affect both.
+const ROUNDS: u32 = 3;
+const ROUND: Duration = Duration::from_millis(400);
 
-/// Writes the net of `models` a second time, without dynamic batching, into `repository`.
-pub(super) fn write_alone(models: &Path, repository: &Path) -> std::io::Result<()> {
-    let (from, to) = (models.join(BATCHED), repository.join(ALONE));
-    std::fs::create_dir_all(to.join("1"))?;
-    std::fs::copy(from.join("1/model.onnx"), to.join("1/model.onnx"))?;
-    std::fs::copy(from.join("labels.txt"), to.join("labels.txt"))?;
-    std::fs::write(to.join("config.pbtxt"), without_batching(&std::fs::read_to_string(from.join("config.pbtxt"))?))
+/// Writes both models into `repository`.
+pub(super) fn write_models(repository: &Path) -> std::io::Result<()> {
+    let model = wide_layer::model();
+    for (name, is_batched) in [(ALONE, false), (BATCHED, true)] {
+        let folder = repository.join(name);
+        std::fs::create_dir_all(folder.join("1"))?;
+        std::fs::write(folder.join("1/model.onnx"), &model)?;
+        std::fs::write(folder.join("config.pbtxt"), wide_layer::config(name, is_batched))?;
+    }
+    Ok(())
 }
 
-fn without_batching(config: &str) -> String {
-    config.replace("dynamic_batching { }", "").replace("name: \"digits\"", &format!("name: \"{ALONE}\""))
-}
-
-/// Sends single digits from several clients at once to both, and prints how many a second were answered.
-pub(super) async fn measure(options: &DemoOptions, samples: &[Sample]) -> Result<(), DemoError> {
-    let alone = rate(options, ALONE, samples).await?;
-    let batched = rate(options, BATCHED, samples).await?;
+/// Sends single rows from several clients at once to both, and prints how many a second were answered.
+pub(super) async fn measure(options: &DemoOptions) -> Result<(), DemoError> {
+    let [mut alone, mut batched] = [Count::default(), Count::default()];
+    for _ in 0..ROUNDS {
+        alone.add(&round(options, ALONE).await?);
+        batched.add(&round(options, BATCHED).await?);
+    }
     println!(
-        "\n{CLIENTS} clients at once, a digit each: {:.0} a second in batches of {:.1}; one by one {:.0} a second.",
-        batched.per_second, batched.rows_per_run, alone.per_second
+        "\n{CLIENTS} clients at once, a row each for {LAYERS} layers of {WIDTH} by {WIDTH} weights:\n\
+         {:.0} a second in batches of {:.1}; one by one {:.0} a second.",
+        batched.per_second(),
+        batched.rows_per_run(),
+        alone.per_second()
     );
     Ok(())
 }
 
-struct Rate {
-    per_second: f64,
-    rows_per_run: f64,
+/// The answers, rows and runs of a period of time.
+#[derive(Default)]
+struct Count {
+    answered: u64,
+    took: Duration,
+    rows: u64,
+    runs: u64,
 }
 
-async fn rate(options: &DemoOptions, model: &str, samples: &[Sample]) -> Result<Rate, DemoError> {
+impl Count {
+    fn add(&mut self, more: &Count) {
+        self.answered += more.answered;
+        self.took += more.took;
+        self.rows += more.rows;
+        self.runs += more.runs;
+    }
+
+    fn per_second(&self) -> f64 {
+        self.answered as f64 / self.took.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+
+    fn rows_per_run(&self) -> f64 {
+        self.rows as f64 / self.runs.max(1) as f64
+    }
+}
+
+async fn round(options: &DemoOptions, model: &str) -> Result<Count, DemoError> {
     let client = http::Client::new(&options.http_url)?;
     let (rows, runs) = counts(&client, model).await?;
     let since = Instant::now();
     let mut clients = tokio::task::JoinSet::new();
-    for sample in samples.iter().cycle().take(CLIENTS) {
-        let values = sample.pixels.map(f32::from);
-        let request = Request::new(model).input(Tensor::from_slice("image", &[1, PIXELS as i64], &values)?);
+    for number in 0..CLIENTS {
+        let row = vec![number as f32; WIDTH];
+        let request = Request::new(model).input(Tensor::from_slice(INPUT, &[1, WIDTH as i64], &row)?);
         clients.spawn(send(http::Client::new(&options.http_url)?, request));
     }
     let mut answered = 0;
     while let Some(done) = clients.join_next().await {
         answered += done.map_err(|reason| DemoError::System { what: "a client ended", reason: reason.into() })??;
     }
-    let seconds = since.elapsed().as_secs_f64();
+    let took = since.elapsed();
     let (rows, runs) = counts(&client, model).await.map(|(more, all)| (more - rows, all - runs))?;
-    Ok(Rate { per_second: answered as f64 / seconds, rows_per_run: rows as f64 / runs.max(1) as f64 })
+    Ok(Count { answered, took, rows, runs })
 }
 
-/// One client: asks again and again until its time is over. How many answers it got.
+/// Runs one client, which repeats the request until its time is over. Returns the number of answers.
 async fn send(client: http::Client, request: Request) -> Result<u64, Error> {
     let (since, mut answered) = (Instant::now(), 0);
-    while since.elapsed() < TIME {
+    while since.elapsed() < ROUND {
         client.infer(&request).await?;
         answered += 1;
     }
@@ -80,9 +108,15 @@ async fn counts(client: &http::Client, model: &str) -> Result<(u64, u64), DemoEr
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
-    fn the_copy_has_a_name_of_its_own_and_no_batching() {
-        let text = super::without_batching("name: \"digits\"\nmax_batch_size: 64\ndynamic_batching { }\n");
-        assert_eq!(text, "name: \"digits_one_by_one\"\nmax_batch_size: 64\n\n");
+    fn rounds_add_up() {
+        let mut all = Count::default();
+        assert_eq!((all.per_second(), all.rows_per_run()), (0.0, 0.0));
+        for rows in [30, 10] {
+            all.add(&Count { answered: rows, took: Duration::from_millis(500), rows, runs: 5 });
+        }
+        assert_eq!((all.per_second(), all.rows_per_run()), (40.0, 4.0));
     }
 }

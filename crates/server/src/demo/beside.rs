@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::show::{size, time};
+use super::show::{is_too_wide, size, time};
 use super::{DemoError, DemoOptions};
 
-/// It measures, with the clients that the Python on the path has.
+/// The Python script that measures. It uses the clients that the Python on the path has installed.
 const SCRIPT: &str = include_str!("beside.py");
 const SIZES: [usize; 3] = [64, 256 << 10, 4 << 20];
-/// More than five ways with three sizes need, imports included.
+/// The time limit of the script. Five ways with three sizes take less, imports included.
 const PATIENCE: Duration = Duration::from_mins(1);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const WAY_CHARS: usize = 32;
@@ -36,9 +36,10 @@ pub(super) async fn measure(options: &DemoOptions) -> Result<(), DemoError> {
     if !has("tritonclient") {
         return print_reason("python3 has no tritonclient (pip install 'tritonclient[http,grpc]')");
     }
-    println!("\n{}", heading());
+    let is_narrow = is_too_wide(&heading());
+    println!("\n{}", shown(&heading(), is_narrow));
     for way in &found {
-        println!("{way}");
+        println!("{}", shown(&way.to_string(), is_narrow));
     }
     println!("One identity request from Python, result read back, p50.");
     if text.ends_with(ENDED_EARLY) {
@@ -95,7 +96,7 @@ fn python_path(examples: &Path) -> OsString {
 struct Ended(Child);
 
 impl Ended {
-    /// Whether it ended well; `None` if it took longer.
+    /// Whether the process exited with success; `None` if it did not exit within `patience`.
     async fn within(mut self, patience: Duration) -> std::io::Result<Option<bool>> {
         let since = Instant::now();
         while since.elapsed() < patience {
@@ -110,7 +111,7 @@ impl Ended {
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        // Both fail only for a process that is gone, which is what is wanted.
+        // Both calls fail only if the process has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -124,6 +125,14 @@ fn ways(text: &str) -> Vec<Way> {
         medians_us.filter(|all| all.len() == SIZES.len()).map(|medians_us| Way { name: name.to_owned(), medians_us })
     };
     text.lines().filter_map(one).collect()
+}
+
+/// A line of the table, with the name in a line of its own where lines are short.
+fn shown(line: &str, is_narrow: bool) -> String {
+    let chars: Vec<char> = line.chars().collect();
+    let (name, cells) = chars.split_at(WAY_CHARS.min(chars.len()));
+    let (name, cells) = (String::from_iter(name), String::from_iter(cells));
+    if is_narrow { format!("{}\n{cells}", name.trim_end()) } else { name + &cells }
 }
 
 fn heading() -> String {
@@ -148,6 +157,14 @@ mod tests {
         let found = ways(text);
         assert_eq!(found, [Way { name: "tritonclient.http, inline".to_owned(), medians_us: vec![100.5, 1500.0, 9e4] }]);
         assert!(found[0].to_string().contains("1.50 ms") && found[0].to_string().len() <= heading().len() + 3);
+    }
+
+    #[test]
+    fn where_lines_are_short_a_name_has_its_own() {
+        let way = Way { name: "nerite, one call".to_owned(), medians_us: vec![9.0, 1500.0, 9e4] }.to_string();
+        let narrow = shown(&way, true);
+        assert_eq!(narrow, "nerite, one call\n        9 µs     1.50 ms     90.0 ms");
+        assert_eq!(shown(&way, false), way);
     }
 
     #[tokio::test]

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nerite_client::http;
 use nerite_locks::Mutex;
 
-use super::batches::write_alone;
+use super::batches::write_models;
 use super::show::Waiting;
 use super::{DemoError, DemoOptions, pipeline};
 
@@ -71,7 +71,7 @@ impl Server {
         let fault = not_started;
         let [http, grpc, metrics] = ports.map(|port| port.to_string());
         let added = tempfile::tempdir().map_err(fault)?;
-        write_alone(&examples.join("models"), added.path()).map_err(fault)?;
+        write_models(added.path()).map_err(fault)?;
         let socket_folder = tempfile::tempdir().map_err(fault)?;
         let pipeline = pipeline::find(examples);
         let mut command = Command::new(program);
@@ -166,7 +166,7 @@ impl Drop for Server {
             }
             std::thread::sleep(LOOK_EVERY);
         }
-        // Both fail only for a process that is gone, which is what is wanted.
+        // Both calls fail only if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -191,7 +191,7 @@ fn free_ports() -> io::Result<[u16; 3]> {
     Ok(ports)
 }
 
-/// Keeps the last lines and the pipe empty, so that the server never waits for its log to be read.
+/// Reads the log until it ends, and keeps its last lines. So the pipe never fills up, and the server never waits for a reader.
 #[expect(clippy::disallowed_methods, reason = "without a thread the demo ends")]
 fn drain(from: Option<impl Read + Send + 'static>, log: &Arc<Mutex<VecDeque<String>>>) -> Option<JoinHandle<()>> {
     let (from, log) = (from?, Arc::clone(log));

@@ -5,6 +5,7 @@ use std::path::Path;
 use nerite_client::{CellsMut, DataType, Region, RegisteredRegion, Request, http};
 
 use super::DemoError;
+use super::show::columns;
 
 /// Pixels of a sample, 8 rows of 8.
 pub(super) const PIXELS: usize = 64;
@@ -15,6 +16,8 @@ const CLASSES: usize = 10;
 const BATCH_MAX: usize = 64;
 /// Digits shown side by side.
 const SHOWN: usize = 6;
+/// Characters of a line that a digit takes, with the space before it.
+const COLUMN: usize = 20;
 /// The characters for pixel values 0 (paper) to 16 (ink).
 const INK: &[u8; 17] = b"  ..::--==++**##@";
 
@@ -72,7 +75,7 @@ pub(super) async fn classify(client: &http::Client, samples: &[Sample]) -> Resul
     images.unregister().await?;
     answers.unregister().await?;
     let right = samples.iter().zip(&read).filter(|(sample, guess)| sample.digit == guess.0).count();
-    println!("\n{}\n", drawn(samples, &read));
+    println!("\n{}\n", drawn(samples, &read, shown_max()));
     println!("{right} of {} unseen digits read rightly, from one shared memory region into another.", samples.len());
     Ok(Accuracy { right, of: samples.len() })
 }
@@ -99,12 +102,18 @@ fn guesses(answers: &Region, count: usize) -> Result<Vec<(u8, f32)>, DemoError> 
     Ok(probabilities.chunks_exact(CLASSES).map(best).collect())
 }
 
-/// A few digits side by side, a misread one among them if there is one.
-fn drawn(samples: &[Sample], read: &[(u8, f32)]) -> String {
+/// How many digits fit into a line of the terminal. Output that is not a terminal shows all.
+fn shown_max() -> usize {
+    columns().map_or(SHOWN, |columns| (columns / COLUMN).clamp(1, SHOWN))
+}
+
+/// At most `max` digits side by side, a misread one among them if there is one.
+fn drawn(samples: &[Sample], read: &[(u8, f32)], max: usize) -> String {
     let wrong = samples.iter().zip(read).position(|(sample, guess)| sample.digit != guess.0);
-    let mut shown: Vec<usize> = (0..samples.len()).filter(|i| Some(*i) != wrong).take(SHOWN - 1).collect();
+    let mut shown: Vec<usize> = (0..samples.len()).filter(|i| Some(*i) != wrong).take(max - 1).collect();
     shown.extend(wrong.or(Some(shown.len()).filter(|i| *i < samples.len())));
-    let column = |text: String| format!("  {text:<18}");
+    let width = COLUMN - 2;
+    let column = |text: String| format!("  {text:<width$}");
     let mut lines = vec![String::new(); SIDE + 1];
     for &i in &shown {
         for (line, row) in lines.iter_mut().zip(samples[i].pixels.chunks_exact(SIDE)) {
@@ -142,8 +151,13 @@ mod tests {
     #[test]
     fn a_misread_digit_is_shown_as_one() {
         let samples = vec![Sample { pixels: [16; PIXELS], digit: 7 }; 3];
-        let picture = drawn(&samples, &[(7, 1.0), (1, 0.5), (7, 1.0)]);
+        let picture = drawn(&samples, &[(7, 1.0), (1, 0.5), (7, 1.0)], SHOWN);
         assert!(picture.starts_with("  @@@@@@@@@@@@@@@@"), "{picture}");
         assert!(picture.contains("read 1 not 7, 50 %"), "{picture}");
+        // On a narrow terminal the misread digit is the last one that is shown.
+        let narrow = drawn(&samples, &[(7, 1.0), (1, 0.5), (7, 1.0)], 2);
+        assert!(narrow.contains("read 1 not 7, 50 %"), "{narrow}");
+        assert!(narrow.lines().all(|line| line.chars().count() <= 2 * COLUMN), "{narrow}");
+        assert_eq!(drawn(&samples, &[(7, 1.0), (1, 0.5), (7, 1.0)], 1).lines().last(), Some("  read 1 not 7, 50 %"));
     }
 }

@@ -14,7 +14,7 @@ const SOURCES: Option<&str> = match option_env!("NERITE_RELEASE") {
     None => Some(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples")),
 };
 
-/// The folder asked for; else that of NERITE_EXAMPLES, of the current folder, of the installation, or of the sources this was built from.
+/// The folder that was named; else that of NERITE_EXAMPLES, of the current folder, of the installation, or of the sources this was built from.
 pub(super) fn find(directory: Option<PathBuf>) -> Result<PathBuf, DemoError> {
     let named = directory.or_else(|| env::var_os("NERITE_EXAMPLES").map(PathBuf::from));
     let built = SOURCES.map(PathBuf::from);

@@ -1,11 +1,11 @@
-//! From which size on does shared memory pay?
+//! From which size on is shared memory faster?
 
 use std::time::{Duration, Instant};
 
 use nerite_client::{CellsMut, DataType, Error, Region, RegisteredRegion, Request, Response, Tensor, grpc, http};
 
 use super::copies::copied_bytes;
-use super::show::{Progress, size, time};
+use super::show::{Progress, is_too_wide, size, time};
 use super::{DemoError, DemoOptions};
 
 /// Bytes of the tensors measured.
@@ -18,6 +18,10 @@ const MODEL: &str = "identity_fp32";
 
 const TITLE: &str = "           │    HTTP, p50 (copies)       │    gRPC, p50 (copies)
     tensor │         inline        shared │         inline        shared";
+/// The same in lines of [`NARROW_CELL`].
+const NARROW_TITLE: &str = "  tensor, p50 (copies) inline     shared";
+/// Characters of a cell where a size has a line for each protocol. The line has fewer than 40.
+const NARROW_CELL: usize = 13;
 const LEGEND: &str = "One identity request, result read back. Copies: how often the server copied the tensor;
 the identity model's own work is one of them.";
 
@@ -48,10 +52,11 @@ pub(super) async fn measure(options: &DemoOptions) -> Result<Vec<Row>, DemoError
     };
     let progress = Progress::new(SIZES.len() as u64);
     let (mut rows, mut no_room) = (Vec::new(), None);
-    println!("\n{TITLE}");
+    let is_narrow = is_too_wide(TITLE);
+    println!("\n{}", if is_narrow { NARROW_TITLE } else { TITLE });
     for bytes in SIZES {
         let row = bench.row(bytes, &mut no_room).await?;
-        progress.line(&row.to_string());
+        progress.line(&if is_narrow { row.narrow() } else { row.to_string() });
         progress.step(&size(bytes));
         rows.push(row);
     }
@@ -172,6 +177,19 @@ impl std::fmt::Display for Row {
     }
 }
 
+impl Row {
+    /// The same in two short lines.
+    fn narrow(&self) -> String {
+        let line = |(protocol, cells): (&str, &[Option<Cell>])| {
+            let shown = |cell: &Option<Cell>| format!("{:>NARROW_CELL$}", cell.map_or("–".to_owned(), shown));
+            format!("{protocol}{}", cells.iter().map(shown).collect::<String>())
+        };
+        let first = format!("{:>7} HTTP", size(self.bytes));
+        let labels = [first.as_str(), "        gRPC"];
+        labels.into_iter().zip(self.cells.chunks_exact(2)).map(line).collect::<Vec<_>>().join("\n")
+    }
+}
+
 fn shown(cell: Cell) -> String {
     let copies = cell.copies.map(|copies| format!(" ({copies:.0})")).unwrap_or_default();
     time(cell.p50_us) + &copies
@@ -186,5 +204,13 @@ mod tests {
         let cell = Some(Cell { p50_us: 81.0, copies: Some(1.0) });
         let line = Row { bytes: 64, cells: [cell, None, cell, None] }.to_string();
         assert_eq!(line.split_whitespace().collect::<String>(), "64B│81µs(1)–│81µs(1)–");
+    }
+
+    #[test]
+    fn short_lines_have_the_same_cells() {
+        let [short, long] = [81.0, 12_345.0].map(|p50_us| Some(Cell { p50_us, copies: Some(2.0) }));
+        let text = Row { bytes: 256 << 10, cells: [short, None, long, long] }.narrow();
+        assert_eq!(text, "256 KiB HTTP    81 µs (2)            –\n        gRPC  12.3 ms (2)  12.3 ms (2)");
+        assert!(text.lines().chain([NARROW_TITLE]).all(|line| line.chars().count() <= 40));
     }
 }

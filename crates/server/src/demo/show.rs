@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::termios::tcgetwinsize;
 
 /// A bar over `steps`, on a terminal only.
 pub(super) struct Progress(ProgressBar);
@@ -34,7 +35,7 @@ impl Drop for Progress {
     }
 }
 
-/// A sign of life without a known end, on a terminal only.
+/// A spinner for a wait of unknown length, on a terminal only.
 pub(super) struct Waiting(ProgressBar);
 
 impl Waiting {
@@ -60,6 +61,18 @@ impl Drop for Waiting {
 
 fn target() -> ProgressDrawTarget {
     if std::io::stdout().is_terminal() { ProgressDrawTarget::stdout() } else { ProgressDrawTarget::hidden() }
+}
+
+/// The characters of a line of the terminal. `None` if this is no terminal.
+pub(super) fn columns() -> Option<usize> {
+    let size = tcgetwinsize(std::io::stdout()).ok().filter(|size| size.ws_col > 0);
+    size.map(|size| usize::from(size.ws_col))
+}
+
+/// Whether the lines of the terminal are too short for this text.
+pub(super) fn is_too_wide(text: &str) -> bool {
+    let longest = text.lines().map(|line| line.chars().count()).max().unwrap_or_default();
+    columns().is_some_and(|columns| longest > columns)
 }
 
 /// A size in the largest unit that divides it.

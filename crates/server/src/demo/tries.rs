@@ -1,22 +1,33 @@
-//! What can a newcomer type next?
+//! Which commands can a new user try next?
 
 use std::path::Path;
 
+use nerite_client::http;
+
 use super::DemoOptions;
 
-/// Three commands against the demo's server; without one, against a server still to be started on `models`.
-pub(super) fn print(options: Option<&DemoOptions>, models: &Path) {
+/// Three commands against the demo's server, and its page for browsers. Without one, against a server still to be started on `models`.
+pub(super) async fn print(options: Option<&DemoOptions>, models: &Path) {
     println!("\nTo try:");
     let host = |url: &str| url.trim_start_matches("http://").to_owned();
-    let [http, metrics] = if let Some(options) = options {
-        [host(&options.http_url), host(&options.metrics_url)]
+    let (http, metrics, has_page) = if let Some(options) = options {
+        (host(&options.http_url), host(&options.metrics_url), serves_page(&options.metrics_url).await)
     } else {
         // The path of this program, which need not be in PATH, and of the models, from any current directory.
         let program = std::env::current_exe().unwrap_or_else(|_| "nerite".into());
         println!("\n  {} serve --model-repository {}", word(&program), word(models));
-        ["localhost:8000".to_owned(), "localhost:8002".to_owned()]
+        ("localhost:8000".to_owned(), "localhost:8002".to_owned(), true)
     };
     println!("{}", commands(&http, &metrics));
+    if has_page {
+        println!("\nOr open http://{metrics}/ in a browser: models, a form to try them, and plots.");
+    }
+}
+
+/// Whether the page for browsers is at the metrics port. The operator may have switched it off by a variable. Then there is an empty text.
+async fn serves_page(metrics_url: &str) -> bool {
+    let Ok(client) = http::Client::new(metrics_url) else { return false };
+    client.page("/").await.is_ok_and(|text| !text.is_empty())
 }
 
 fn commands(http: &str, metrics: &str) -> String {

@@ -1,4 +1,4 @@
-//! Do this client and the server see the same memory, and may they?
+//! Do this client and the server see the same memory, and may both access it?
 
 use super::facts::{Client, Facts, FileSystem, Key, Object, Process};
 use super::verdict::{Verdict, fails, holds, note};

@@ -1,13 +1,13 @@
-//! What is known before anything is judged?
+//! Which facts are the doctor's verdicts based on?
 
 use std::path::PathBuf;
 
 use nerite_session::FoundDirectory;
 
-/// Everything that was found.
+/// All facts about the host, the server and the client.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
-    /// The process that looks.
+    /// The doctor's own process.
     pub(super) here: Process,
     /// The server, if one runs and can be seen.
     pub(super) running: Option<Process>,
@@ -30,7 +30,7 @@ impl Facts {
     }
 }
 
-/// A process as /proc shows it. What may not be seen is `None`.
+/// A process as /proc shows it. A value that this user may not read is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) pid: u32,
@@ -40,7 +40,7 @@ pub(super) struct Process {
     pub(super) groups: Vec<u32>,
     /// Effective capabilities.
     pub(super) capabilities: u64,
-    /// 0 for none, 1 strict, 2 with filters.
+    /// The seccomp mode: 0 is off, 1 is strict, 2 is with filters.
     pub(super) seccomp: u32,
     pub(super) ipc_namespace: Option<String>,
     pub(super) pid_namespace: Option<String>,
@@ -100,7 +100,7 @@ pub(super) enum SocketAnswer {
     Server { pid: Option<u32> },
     /// A process of a user whom clients of this user do not trust.
     Untrusted { reason: String, cure: String },
-    /// The system's words.
+    /// No connection could be made. The reason is the system's error text.
     None { reason: String },
 }
 
@@ -123,7 +123,7 @@ pub(super) struct Key {
     pub(super) name: String,
     pub(super) device: u64,
     pub(super) inode: u64,
-    /// Whether its name is gone.
+    /// Whether its name was removed.
     pub(super) unlinked: bool,
     /// What the server finds under that name.
     pub(super) at_server: Option<Object>,

@@ -131,7 +131,7 @@ fn visible(cards: &[Card], visible: &Visible) -> Uuids {
     }
 }
 
-/// CUDA reads the list up to the first word that names nothing.
+/// CUDA reads the list up to the first word that names no GPU.
 fn choose(from: &Uuids, list: &str, all_if_strange: bool) -> Uuids {
     let mut chosen = Uuids::new();
     for word in list.split(',').map(str::trim) {

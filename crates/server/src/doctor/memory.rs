@@ -105,7 +105,7 @@ fn key(probe: &Probe) -> Verdict {
     }
 }
 
-/// The probes ask for this process; a server may live under other rules.
+/// The probes test what this process may do. The server may run under other rules.
 fn elsewhere(here: &Process, server: &Process) -> Option<Verdict> {
     let shared = |a: &Option<FileSystem>, b: &Option<FileSystem>| a.map(|one| one.device) == b.map(|one| one.device);
     if here.uid == server.uid && here.seccomp == server.seccomp && shared(&here.dev_shm, &server.dev_shm) {

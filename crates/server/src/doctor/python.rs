@@ -5,7 +5,7 @@ use nerite_python::{NoPython, PythonFound};
 use super::verdict::{Verdict, fails, holds, note};
 
 /// The cure if the environment itself has the fault.
-const CURE: &str = "mend the environment, or name another one; docs/python.md says what it must be";
+const CURE: &str = "repair the environment, or name another one; docs/python.md says what it must be";
 
 /// The verdict on what was found. A user who did not ask for it may have no Python models.
 pub(super) fn judge(found: Result<PythonFound, NoPython>, is_named: bool) -> Verdict {

@@ -56,7 +56,7 @@ pub fn parse(words: &[String]) -> Result<Vec<Given>, ParseError> {
             stray.get_or_insert_with(|| word.clone());
             continue;
         };
-        // Behind it, for getopt, no word is a flag.
+        // The word is `--`. As in getopt, no word after it is a flag.
         if text.is_empty() {
             stray = stray.or_else(|| words.next().cloned());
             break;

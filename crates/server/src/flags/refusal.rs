@@ -22,7 +22,7 @@ impl Command {
         let name = self.name();
         match (error, self) {
             (ParseError::Help, _) => usage(name),
-            // getopt speaks before the usage, everything else after it.
+            // getopt prints its errors before the usage. All other errors come after it.
             (ParseError::Stray(_), Command::Tritonserver) => format!("{}{error}\n", usage(name)),
             (_, Command::Tritonserver) => format!("{name}: {error}\n{}", usage(name)),
             (_, Command::Serve) => format!("{name}: {error}{}\n{}", hint(error), self.more()),

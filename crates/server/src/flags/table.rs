@@ -6,18 +6,18 @@
 /// Whether a flag wants a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
-    /// It stands alone.
+    /// The flag takes no value.
     Nothing,
-    /// It wants a value, shown so in the usage.
+    /// The flag takes a value. The text names it in the usage.
     Value(&'static str),
 }
 
 /// What a flag does here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Honour {
-    /// What it says.
+    /// The flag has the effect that its name says.
     Yes,
-    /// Nothing: it tunes a part that this server does not have, so nothing is lost.
+    /// The flag is accepted without effect: it tunes a part that this server does not have.
     Accepted,
 }
 
@@ -117,10 +117,10 @@ flags! {
         "model-control-mode" TEXT, Yes, "'none', 'poll', 'explicit' or 'demand': who decides which models are up. With 'poll' what came, changed or went in the repositories is loaded or unloaded, soon after the change. With 'demand' a model is loaded by its first request. Default is 'none'.";
         "repository-poll-secs" INT, Yes, "Seconds between two looks at the repositories in control mode 'poll', beside those that follow a change which the kernel tells of. 0: they are not looked at again. Default is 15.";
         "load-model" TEXT, Yes, "Model to load at start in control mode 'explicit' or 'demand'; '*' for all. In mode 'demand' it stays. May be given several times.";
-        "models-max-bytes" BYTES, Yes, "Control mode 'demand': the most bytes that the files of the loaded models may have. The least recently used leaves when another needs its room. Default is no limit.";
+        "models-max-bytes" BYTES, Yes, "Control mode 'demand': the most bytes that the loaded models may have: those of their files, or of their memory once more was measured. The least recently used leaves when another needs its room. Default is no limit.";
         "allow-model-upload" BOOL, Yes, "Whether a load request may bring a model's files; a Python model that is sent runs as code. Default is true in control mode 'explicit', else false.";
         "model-config-name" TEXT, Yes, "Read configs/<name>.pbtxt in place of config.pbtxt where there is one.";
-        "model-load-thread-count" INT, Yes, "Models loading at the same time, and instances of one model. Default is 4.";
+        "model-load-thread-count" INT, Yes, "Models loading at the same time, and instances of one model. Default is 4. While one client has all places for loads, there is one more for others.";
         "model-load-retry-count" INT, Yes, "How often a load that failed is tried again. Default is 0.";
         "queue-requests-max" INT, Yes, "Requests that may wait for the instances of one model version; more are refused with 503 or UNAVAILABLE. A model whose max_queue_size is larger has that. Default is 16384.";
         "model-namespacing" BOOL, Yes, "Let models of different repositories have the same name. A request for a name that several have is refused, unless it names the model as repository::model. Default is false.";
@@ -194,7 +194,7 @@ flags! {
         "metrics-server-cert" TEXT, Yes, "File of the server's certificate, PEM. Read again when it changes.";
         "metrics-server-key" TEXT, Yes, "File of the server's private key, PEM. Read again when it changes.";
         "metrics-root-cert" TEXT, Yes, "File of the root certificates that clients are checked against, PEM. Read again when it changes.";
-        "metrics-interval-ms" Takes::Value("<float>"), Yes, "Interval in milliseconds at which metrics of the processor and of GPUs are taken. Default is 2000.";
+        "metrics-interval-ms" Takes::Value("<float>"), Yes, "Interval in milliseconds at which metrics of GPUs are taken. Those of the processor are taken when they are asked for, at most once in that time. Default is 2000.";
         "metrics-config" Takes::Value("<string>=<string>"), Yes, "A setting of metrics: counter_latencies=false, summary_latencies=true, summary_quantiles=<quantile>:<error>,…, histogram_latencies=true.";
     }
     "Page": {
@@ -224,29 +224,35 @@ flags! {
         "cuda-library" Takes::Value("<path>"), Yes, "Library of the CUDA driver; 'none' for no GPU. Default is $NERITE_CUDA_LIBRARY, else the system's.";
         "pinned-memory-pool-byte-size" INT, Yes, "Bytes of page-locked memory that tensors pass through between host and device; locked when first needed. Default is 268435456.";
         "page-lock-client-memory" BOOL, Yes, "Whether system regions and leases are page-locked on a host with a GPU. Default is true.";
+        "min-supported-compute-capability" Takes::Value("<float>"), Yes, "Oldest GPU that models run on. Default is 6.0.";
     }
     "Backend": {
         "backend-directory" TEXT, Yes, "Directory of backends, compiled or a Python class; compiled ones win over built-in ones of the same name. Default is /opt/tritonserver/backends, where they do not.";
         "backend-config" Takes::Value("<string>,<string>=<string>"), Yes, "A setting of a backend: <backend>,<setting>=<value>.";
         "onnxruntime-library" Takes::Value("<path>"), Yes, "Shared library of ONNX Runtime; 'none' for the embedded engine.";
     }
-    "Accepted from Triton": {
+    "Tracing": {
         "trace-config" TEXT, Yes, "A setting of tracing: level=OFF|TIMESTAMPS|TENSORS (may be given twice), rate=<integer>, count=<integer>, mode=triton|opentelemetry; triton,file=<path>, triton,log-frequency=<integer>; opentelemetry,url=<url>, opentelemetry,resource=<key>=<value> (may be given several times), opentelemetry,bsp_max_queue_size=<integer>, opentelemetry,bsp_schedule_delay=<ms>, opentelemetry,bsp_max_export_batch_size=<integer>.";
         "trace-file" TEXT, Yes, "DEPRECATED: use --trace-config=triton,file=<path>.";
         "trace-level" TEXT, Yes, "DEPRECATED: use --trace-config=level=<level>.";
         "trace-rate" INT, Yes, "DEPRECATED: use --trace-config=rate=<integer>.";
         "trace-count" INT, Yes, "DEPRECATED: use --trace-config=count=<integer>.";
         "trace-log-frequency" INT, Yes, "DEPRECATED: use --trace-config=triton,log-frequency=<integer>.";
+    }
+    "Response Cache": {
         "cache-config" Takes::Value("<string>,<string>=<string>"), Yes, "The response cache: local,size=<bytes>. Models whose configuration has response_cache { enable: true } use it. Default is none.";
         "response-cache-byte-size" INT, Yes, "DEPRECATED: use --cache-config=local,size=<bytes>.";
-        "cache-directory" TEXT, Accepted, "Directory of Triton's cache libraries.";
+    }
+    "Instances": {
         "rate-limit" TEXT, Yes, "'off' or 'execution_count': whether instances wait for the resources that their groups name in rate_limiter. Default is 'off'.";
         "rate-limit-resource" Takes::Value("<string>:<integer>:<integer>"), Yes, "How much there is of a resource: <name>:<count>, or <name>:<count>:<device>. Without any, as much as the neediest instance needs.";
         "host-policy" Takes::Value("<string>,<string>=<string>"), Yes, "Cores of the instances whose group has this host_policy, or of kind cpu or gpu_<id>: <policy>,cpu-cores=<first>-<last>[,…], or <policy>,numa-node=<number> for the cores and the memory of a node.";
+    }
+    "Accepted from Triton": {
+        "cache-directory" TEXT, Accepted, "Directory of Triton's cache libraries.";
         "enable-peer-access" BOOL, Accepted, "Direct access between GPUs.";
         "cuda-memory-pool-byte-size" TEXT, Accepted, "Bytes of device memory per GPU in Triton; nerite allocates none.";
         "cuda-virtual-address-size" TEXT, Accepted, "Address space per GPU in Triton.";
-        "min-supported-compute-capability" Takes::Value("<float>"), Yes, "Oldest GPU that models run on. Default is 6.0.";
         "model-load-gpu-limit" TEXT, Accepted, "Share of a GPU's memory for models; a model's own limit is its parameter gpu_mem_limit.";
         "buffer-manager-thread-count" INT, Accepted, "Threads that copy tensors in Triton.";
         "repoagent-directory" TEXT, Accepted, "Directory of Triton's repository agents.";
@@ -256,6 +262,13 @@ flags! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_group_is_of_flags_without_an_effect() {
+        for flag in FLAGS.iter().filter(|flag| flag.group == "Accepted from Triton") {
+            assert_eq!(flag.honour, Honour::Accepted, "--{}", flag.name);
+        }
+    }
 
     #[test]
     fn lists_of_flags_name_flags() {

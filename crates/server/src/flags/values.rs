@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::parse::Given;
 use super::table::REPEATED;
 
-/// Longer times are as good as none, and timers cannot be set for them.
+/// The longest time limit. Timers cannot be set for longer times.
 const SECONDS_MAX: u64 = 1_000_000_000;
 
 /// A value that its flag cannot take.

@@ -132,7 +132,7 @@ fn quoted(message: &str) -> String {
             '\n' => out.push_str("\\n"),
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
-            c if steers(c) => out.push_str(&format!("\\u{:04X}", u32::from(c))),
+            c if is_control(c) => out.push_str(&format!("\\u{:04X}", u32::from(c))),
             c => out.push(c),
         }
     }
@@ -142,7 +142,7 @@ fn quoted(message: &str) -> String {
 
 /// Whether a terminal or an editor could treat the character as something other than text: controls (C0, delete, C1), separators of lines and
 /// paragraphs, and characters that change the direction of writing.
-fn steers(c: char) -> bool {
+fn is_control(c: char) -> bool {
     matches!(c, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 

@@ -15,9 +15,9 @@ use nerite_locks::Mutex;
 const LINES_MAX: usize = 4096;
 /// The most bytes of lines that wait to be written.
 const BYTES_MAX: usize = 8 << 20;
-/// Bytes that are written at once, and the lines that go beyond.
+/// Lines are collected until they have this many bytes, and then written at once.
 const WRITE_BYTES: usize = 64 << 10;
-/// How long a queue that is full is waited for at the end.
+/// How often the flush tries again to put its message into a full queue.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The queue to the thread that writes. The first line starts the thread.
@@ -48,8 +48,8 @@ impl LineQueue {
     }
 
     /// Puts a line into the queue. `write` makes the function that writes lines and reports how many were lost. If the system has no thread, the line is lost,
-    /// and the next line tries again.
-    pub(super) fn put<W: FnMut(&str, u64) + Send + 'static>(&self, line: String, write: impl FnOnce() -> W) {
+    /// and the next line tries again. Returns whether the line has a place.
+    pub(super) fn put<W: FnMut(&str, u64) + Send + 'static>(&self, line: String, write: impl FnOnce() -> W) -> bool {
         let bytes = line.len();
         // Counted before the thread can have written it.
         let is_room = self.counts.waiting_bytes.fetch_add(bytes, Ordering::AcqRel) + bytes <= BYTES_MAX;
@@ -58,6 +58,7 @@ impl LineQueue {
             self.counts.waiting_bytes.fetch_sub(bytes, Ordering::AcqRel);
             self.counts.lost.fetch_add(1, Ordering::Relaxed);
         }
+        is_sent
     }
 
     /// Waits until all lines are written, at most for `patience`.
@@ -107,7 +108,7 @@ fn work(queue: &Receiver<Entry>, counts: &Counts, mut write: impl FnMut(&str, u6
         write(&lines, counts.lost.swap(0, Ordering::Relaxed));
         counts.waiting_bytes.fetch_sub(lines.len(), Ordering::AcqRel);
         lines.clear();
-        // Whoever asked may not wait any more.
+        // The thread that flushes may have stopped waiting.
         for done in &flushed {
             let _ = done.send(());
         }

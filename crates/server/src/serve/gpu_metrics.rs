@@ -38,7 +38,7 @@ pub async fn watch(api: Api, devices: Vec<Device>, every: Duration) {
     }
 }
 
-/// Takes the figures whenever it is asked to, while there are any to take.
+/// Measures the figures on each request, until all figures are dropped.
 fn observe(figures: &GpuFigures, devices: &[Device], requests: &Receiver<()>) {
     let mut observed = match Nvml::open(None) {
         Ok(nvml) => find(&nvml, devices),
@@ -105,7 +105,7 @@ impl Observed {
         }
     }
 
-    /// Whether any figure is still asked for.
+    /// Whether any figure is still measured.
     fn has_figures(&self) -> bool {
         let Observed { utilization_percent, memory, power_usage_mw, power_limit_mw, energy_mj, .. } = self;
         let of_power = power_usage_mw.is_dropped() && power_limit_mw.is_dropped() && energy_mj.is_dropped();

@@ -1,24 +1,49 @@
 //! How busy is the machine?
+//!
+//! The load is measured on request and not periodically, so it costs nothing if nobody reads it.
 
-use std::time::Duration;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
 
-use nerite_api::{Api, HostMetrics};
+use nerite_api::{HostMeter, HostMetrics};
+use nerite_locks::Mutex;
 use nerite_memory::Group;
-use tokio::time::{MissedTickBehavior, interval};
 
-/// Measures the load of the machine at the interval `every` for the metrics, until the task is dropped.
-pub async fn watch(api: Api, every: Duration) {
-    let mut ticks = interval(every.max(Duration::from_millis(10)));
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut before = Ticks::default();
-    loop {
-        ticks.tick().await;
+/// The shortest time between two measurements.
+const EVERY_MIN: Duration = Duration::from_millis(10);
+
+/// Measures the load of the machine, once in `every` at most. In between, the last figures are returned. The use of the processors is the share since
+/// the measurement before, at the first time since the machine started.
+pub fn meter(every: Duration) -> HostMeter {
+    let (every, last) = (every.max(EVERY_MIN), Mutex::new(Last::default()));
+    Box::new(move || {
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
         // Files of /proc are generated in memory, so reading them hardly blocks.
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-        let now = ticks_of(&read("/proc/stat"));
-        let (memory_total_bytes, memory_used_bytes) = memory_of(&read("/proc/meminfo"), nerite_memory::group());
-        api.note_host(HostMetrics { cpu_utilization: utilization(before, now), memory_total_bytes, memory_used_bytes });
-        before = now;
+        last.metrics(every, Instant::now(), || (read("/proc/stat"), read("/proc/meminfo")))
+    })
+}
+
+/// The last measurement.
+#[derive(Debug, Default)]
+struct Last {
+    at: Option<Instant>,
+    ticks: Ticks,
+    metrics: HostMetrics,
+}
+
+impl Last {
+    /// The figures. `read` gives the contents of /proc/stat and /proc/meminfo.
+    fn metrics(&mut self, every: Duration, now: Instant, read: impl FnOnce() -> (String, String)) -> HostMetrics {
+        if self.at.is_none_or(|at| now.saturating_duration_since(at) >= every) {
+            let (stat, meminfo) = read();
+            let ticks = ticks_of(&stat);
+            let (memory_total_bytes, memory_used_bytes) = memory_of(&meminfo, nerite_memory::group());
+            let cpu_utilization = utilization(self.ticks, ticks);
+            self.metrics = HostMetrics { cpu_utilization, memory_total_bytes, memory_used_bytes };
+            (self.at, self.ticks) = (Some(now), ticks);
+        }
+        self.metrics
     }
 }
 
@@ -74,6 +99,24 @@ mod tests {
         assert_eq!(before, Ticks { all: 100, idle: 80 });
         assert!((utilization(before, now) - 0.5).abs() < 1e-9);
         assert!(utilization(now, now).abs() < 1e-9);
+    }
+
+    #[test]
+    fn figures_are_taken_when_needed_and_once_in_an_interval_at_most() {
+        let (begun, every, mut last) = (Instant::now(), Duration::from_millis(100), Last::default());
+        let mut share = |at_ms: u64, stat: &str| {
+            let mut reads = 0;
+            let read = || {
+                reads += 1;
+                (format!("cpu {stat}"), "MemTotal: 2 kB\nMemAvailable: 1 kB\n".to_owned())
+            };
+            let found = last.metrics(every, begun + Duration::from_millis(at_ms), read);
+            (reads, (found.cpu_utilization * 100.0).round() as u64)
+        };
+        assert_eq!(share(0, "10 0 0 90"), (1, 10));
+        assert_eq!(share(99, "90 0 0 100"), (0, 10));
+        assert_eq!(share(100, "60 0 0 140"), (1, 50));
+        assert_eq!(share(60_000, "90 0 0 210"), (1, 30), "the share since the last measurement");
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Where does the server listen?
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nerite_api::Api;
 use nerite_listen::{
-    ApplicationProtocol, BindError, Cut, Endpoint, Listener, NamedService, Peers, Rules, Service, Tls, TlsFiles, bind,
-    close_all,
+    ApplicationProtocol, BindError, ConnectionRules, Cut, Endpoint, Listener, NamedService, Peers, Service, Tls,
+    TlsFiles, bind, close_all,
 };
 use nerite_page::{Hosts, Page};
 
@@ -84,7 +85,7 @@ pub fn start(
     let sessions = super::sessions::open(&settings.sessions)?;
 
     // The lines are logged in Triton's order, because scripts wait for the last one.
-    let rules = |times| Rules { peers: Arc::clone(peers), times };
+    let rules = |times| ConnectionRules { peers: Arc::clone(peers), times };
     let Connections { http: http_times, grpc: grpc_times, .. } = settings.connections;
     let grpc_options = nerite_grpc::Options {
         tls: certificates.grpc,
@@ -121,12 +122,13 @@ fn start_http(
     api: &Api,
     front: &FrontEndSettings,
     options: nerite_http::Options,
-    rules: Rules,
+    rules: ConnectionRules,
     listeners: Vec<Listener>,
 ) -> Result<nerite_http::Handle, StartError> {
+    let at = place(&front.address, front.port, listeners.first());
     let handle = nerite_http::serve(api.clone(), options, rules, listeners);
     let handle = handle.map_err(|error| not_started("HTTP", &error))?;
-    log::info!("Started HTTPService at {}:{}", front.address, front.port);
+    log::info!("Started HTTPService at {at}");
     Ok(handle)
 }
 
@@ -134,13 +136,18 @@ fn start_metrics(
     api: &Api,
     metrics: &Metrics,
     options: nerite_metrics::Options,
-    rules: Rules,
+    rules: ConnectionRules,
     listener: Listener,
     page: Option<Page>,
 ) -> Result<nerite_metrics::Handle, StartError> {
+    let at = place(&metrics.address, metrics.port, Some(&listener));
+    let page_url = page.is_some().then(|| url(metrics.tls.is_some(), &metrics.address, metrics.port, &listener));
     let handle = nerite_metrics::serve(api.clone(), options, rules, listener, page.map(|page| Arc::new(page) as _));
     let handle = handle.map_err(|error| not_started("Metrics", &error))?;
-    log::info!("Started Metrics Service at {}:{}", metrics.address, metrics.port);
+    if let Some(page_url) = page_url {
+        log::info!("Started the page for browsers of this host at {page_url}");
+    }
+    log::info!("Started Metrics Service at {at}");
     Ok(handle)
 }
 
@@ -148,12 +155,13 @@ fn start_grpc(
     api: &Api,
     front: &FrontEndSettings,
     options: nerite_grpc::Options,
-    rules: Rules,
+    rules: ConnectionRules,
     listeners: Vec<Listener>,
 ) -> Result<nerite_grpc::Handle, StartError> {
+    let at = place(&front.address, front.port, listeners.first());
     let handle = nerite_grpc::serve(api.clone(), options, rules, listeners);
     let handle = handle.map_err(|error| not_started("GRPC", &error))?;
-    log::info!("Started GRPCInferenceService at {}:{}", front.address, front.port);
+    log::info!("Started GRPCInferenceService at {at}");
     Ok(handle)
 }
 
@@ -170,19 +178,37 @@ fn bind_at(address: &str, port: u16) -> Result<Listener, BindError> {
     bind(&Endpoint::Tcp { address: address.to_owned(), port, reuse_port: false })
 }
 
+/// The address as it was given, and the port that the listener has. They differ from the settings with port 0, where the system chooses one.
+fn place(address: &str, port: u16, listener: Option<&Listener>) -> String {
+    let port = listener.and_then(Listener::address).map_or(port, |bound| bound.port());
+    format!("{address}:{port}")
+}
+
+/// The URL of a listener for a browser on this host.
+fn url(is_secured: bool, address: &str, port: u16, listener: &Listener) -> String {
+    let scheme = if is_secured { "https" } else { "http" };
+    let host = match address.trim_matches(['[', ']']).parse::<IpAddr>() {
+        Ok(ip) if ip.is_unspecified() => "localhost".to_owned(),
+        Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
+        Ok(IpAddr::V4(_)) | Err(_) => address.to_owned(),
+    };
+    format!("{scheme}://{}/", place(&host, port, Some(listener)))
+}
+
 /// The page at its own port. The metrics that it plots are served there as well.
 fn start_page(
     api: &Api,
     ui: &Ui,
     options: nerite_metrics::Options,
-    rules: Rules,
+    rules: ConnectionRules,
     listener: Listener,
     page: Page,
 ) -> Result<nerite_metrics::Handle, StartError> {
+    let at = ui.own_port.as_ref().map(|(address, port)| url(ui.own_tls.is_some(), address, *port, &listener));
     let handle = nerite_metrics::serve(api.clone(), options, rules, listener, Some(Arc::new(page)));
     let handle = handle.map_err(|error| not_started("Page", &error))?;
-    if let Some((address, port)) = &ui.own_port {
-        log::info!("Started the page for browsers at {address}:{port}");
+    if let Some(at) = at {
+        log::info!("Started the page for browsers at {at}");
     }
     Ok(handle)
 }
@@ -212,5 +238,25 @@ fn grpc_options(tuning: &GrpcTuning) -> nerite_grpc::Options {
         connection_age_max: tuning.max_age_ms.map(Duration::from_millis),
         connection_age_grace: tuning.max_age_grace_ms.map(Duration::from_millis),
         ..nerite_grpc::Options::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_has_the_port_of_the_listener_and_a_host_that_a_browser_can_ask() {
+        let listener = bind_at("127.0.0.1", 0).expect("a free port");
+        let port = listener.address().expect("it is TCP").port();
+        for (is_secured, address, expect) in [
+            (false, "0.0.0.0", format!("http://localhost:{port}/")),
+            (true, "::", format!("https://localhost:{port}/")),
+            (false, "10.0.0.7", format!("http://10.0.0.7:{port}/")),
+            (false, "::1", format!("http://[::1]:{port}/")),
+            (false, "example.net", format!("http://example.net:{port}/")),
+        ] {
+            assert_eq!(url(is_secured, address, 0, &listener), expect);
+        }
     }
 }

@@ -38,6 +38,9 @@ pub fn start(
         namespacing: models.namespacing,
     })
     .map_err(|error| creating(&error.status()))?;
+    for warning in store.warnings() {
+        log::warn!("{warning}");
+    }
     let is_polled = models.control == ControlMode::Poll && !models.poll.is_zero();
     let changes = is_polled.then(|| FileChanges::of(&store));
     let loader = Loader {
@@ -59,7 +62,7 @@ pub fn start(
     let engine = Engine::new(store, loader, options);
     match engine.start() {
         Ok(failed) if failed.is_empty() => {}
-        // As in Triton, the table says which of them before the server ends.
+        // As in Triton, the table shows which models failed before the server ends.
         Ok(_) if settings.exit_on_error => {
             return Ok((engine, Err(creating(&Status::internal("failed to load all models")))));
         }
@@ -108,6 +111,8 @@ fn runtimes(
         runtimes.stage_through(Arc::<nerite_cuda::PinnedPool>::clone(&gpu.pool));
     }
     runtimes.set("", "default-max-batch-size", "4");
+    let least = format!("{:.6}", settings.gpu.min_compute_capability);
+    runtimes.set("", nerite_cabi::MIN_COMPUTE_CAPABILITY, &least);
     for (backend, key, value) in &settings.backend_config {
         runtimes.set(backend, key, value);
     }

@@ -29,7 +29,7 @@ impl Parent {
         let Some((pid, descriptor)) = &self.0 else { return pending().await };
         match descriptor.readable().await {
             Ok(_) => *pid,
-            // The runtime ends, and the server with it.
+            // This fails only if the runtime ends, and then the server ends as well.
             Err(_) => pending().await,
         }
     }

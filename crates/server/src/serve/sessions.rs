@@ -1,4 +1,4 @@
-//! How does the session socket come to be?
+//! How is the session socket opened, and what happens if that fails?
 
 use nerite_api::Api;
 use nerite_session::{BindError, Handle, Listener, Location, Options, log_failure, serve, serve_later};
@@ -38,7 +38,7 @@ pub fn open(settings: &Sessions) -> Result<Option<Opened>, StartError> {
     }))
 }
 
-/// Serves who connects to it.
+/// Serves the clients that connect to the socket.
 pub fn start(api: &Api, settings: &Sessions, opened: Opened) -> Handle {
     let Sessions { allow_uids, per_user_max, hello_within, .. } = settings;
     let options = Options { allow_uids: allow_uids.clone(), per_user_max: *per_user_max, hello_within: *hello_within };

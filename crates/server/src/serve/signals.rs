@@ -4,6 +4,7 @@ use nerite_watchdog::{FrontEnd, watched};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::StartError;
+use crate::file_limit::file_too_large;
 
 /// The line in which Linux reports the signals that the process ignores, as a hexadecimal mask.
 const STATUS: &str = "/proc/self/status";
@@ -12,13 +13,14 @@ const IGNORED: &str = "SigIgn:";
 /// Signals that mean nothing to a server.
 const MEANINGLESS: [fn() -> SignalKind; 2] = [SignalKind::user_defined1, SignalKind::user_defined2];
 
-/// After this call, signals without a meaning for a server do not end the process. A signal that comes while the models load is reported once the
-/// server listens to its signals.
+/// After this call, signals without a meaning for a server do not end the process, and neither does a write past the limit of file sizes. A signal that comes
+/// while the models load is reported once the server listens to its signals.
 pub fn take_meaningless() -> Result<(), StartError> {
     // The handlers that tokio sets stay for the life of the process, and programs that the server starts do not inherit them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(unreceived)?;
     let _context = runtime.enter();
-    MEANINGLESS.iter().try_for_each(|kind| signal(kind()).map(drop)).map_err(unreceived)
+    let kinds = MEANINGLESS.iter().map(|kind| kind()).chain([file_too_large()]);
+    kinds.map(signal).try_for_each(|signal| signal.map(drop)).map_err(unreceived)
 }
 
 /// The signals that end a server.

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use nerite_api::Api;
 use nerite_cuda::Device;
-use nerite_engine::Engine;
+use nerite_engine::{Engine, Unended};
 use nerite_listen::Cut;
-use nerite_watchdog::{FrontEnd, watched};
+use nerite_watchdog::background;
 use tokio::time::sleep;
 
 use super::listen::Fronts;
@@ -64,14 +64,14 @@ pub async fn serve_until_signal(
     settings: &Settings,
 ) -> Result<bool, StartError> {
     let Signals { end: mut signals, parent } = signals;
-    let keeping = tokio::spawn(watched(FrontEnd::Server, trim::keep(api.clone(), Arc::clone(engine))));
+    let keeping = tokio::spawn(background(trim::keep(api.clone(), Arc::clone(engine))));
     if let Some(metrics) = &settings.metrics {
         let every = Duration::from_millis(metrics.interval_ms);
         if metrics.cpu {
-            tokio::spawn(watched(FrontEnd::Server, host::watch(api.clone(), every)));
+            api.measure_host_by(host::meter(every));
         }
         if !gpus.is_empty() {
-            tokio::spawn(watched(FrontEnd::Server, gpu_metrics::watch(api.clone(), gpus, every)));
+            tokio::spawn(background(gpu_metrics::watch(api.clone(), gpus, every)));
         }
     }
     tokio::select! {
@@ -92,6 +92,9 @@ pub async fn serve_until_signal(
     tokio::select! {
         clean = end(fronts, api, engine, deadline) => {
             if !clean {
+                if let Some(text) = held_text(&engine.unended()) {
+                    log::warn!("{text}");
+                }
                 log::error!("Exit timeout expired. Exiting immediately.");
             }
             Ok(clean)
@@ -111,7 +114,7 @@ fn is_another(since_first: Duration) -> bool {
 #[expect(clippy::disallowed_methods, reason = "once, at the end")]
 async fn end(fronts: Fronts, api: &Api, engine: &Arc<Engine>, deadline: Instant) -> bool {
     api.begin_stopping();
-    // A load balancer sees that the server is not ready as long as there is anything to wait for.
+    // While this waits, the ports stay open, so a load balancer can see that the server is not ready.
     if !wait_until_idle(api, engine, deadline).await {
         return false;
     }
@@ -141,6 +144,20 @@ fn cut_text(cut: &[Cut]) -> String {
          --exit-timeout-secs gives them more time.",
         each.join(", ")
     )
+}
+
+/// The models that did not end in time, for the log.
+fn held_text(unended: &[Unended]) -> Option<String> {
+    let more = unended.len().saturating_sub(LOGGED_MAX);
+    let each: Vec<_> = unended.iter().take(LOGGED_MAX).map(ToString::to_string).collect();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!each.is_empty()).then(|| {
+        format!(
+            "The exit timeout is over, and the server still waited for model {}{more}. A longer --exit-timeout-secs gives \
+             them more time.",
+            each.join(", ")
+        )
+    })
 }
 
 /// Waits for the end of the last inference, at most until `deadline`. Returns whether all have ended. Logs every second what it waits for.
@@ -180,6 +197,18 @@ mod tests {
     #[track_caller]
     fn check(since_first_ms: u64, another: bool) {
         assert_eq!(is_another(Duration::from_millis(since_first_ms)), another, "{since_first_ms} ms");
+    }
+
+    #[test]
+    fn models_that_hold_the_exit_are_named() {
+        assert_eq!(held_text(&[]), None);
+        let one = |in_flight| Unended { model: "m".to_owned(), version: 3, in_flight };
+        let text = held_text(&[one(2), one(0)]).expect("there are some");
+        let names =
+            "model 'm' (version 3) with 2 in-flight inferences, 'm' (version 3) whose instances have not ended.";
+        assert!(text.contains(names), "{text}");
+        let text = held_text(&vec![one(1); LOGGED_MAX + 4]).expect("there are some");
+        assert!(text.contains("in-flight inferences and 4 more. "), "{text}");
     }
 
     #[test]

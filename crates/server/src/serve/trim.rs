@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use nerite_api::Api;
 use nerite_engine::Engine;
-use tokio::time::{MissedTickBehavior, interval};
+use nerite_watchdog::{is_asleep, until_awake};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 /// How often memory is checked.
 const ROUND: Duration = Duration::from_secs(1);
@@ -31,18 +32,36 @@ const IDLE_TICKS: u64 = 2;
 /// have freed only little.
 const WORKED_TICKS: u64 = 10;
 
+/// After this many rounds in which there was nothing to return and the process was idle, memory is checked again when front threads work, or
+/// after the pause: models may be loaded and runs may end without them.
+const QUIET_ROUNDS: u32 = 5;
+const PAUSE: Duration = Duration::from_mins(1);
+
+const _: () = assert!(
+    QUIET_ROUNDS > POOL_ROUNDS && QUIET_ROUNDS > LEASE_ROUNDS && QUIET_ROUNDS > HEAP_ROUNDS,
+    "all is returned before the pause"
+);
+
 /// Returns memory to the system that no request used for a while.
 #[expect(clippy::disallowed_methods, reason = "one at a time")]
 pub(super) async fn keep(api: Api, engine: Arc<Engine>) {
     let mut ticks = interval(ROUND);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut heap = Heap::default();
+    let (mut heap, mut quiet) = (Heap::default(), Quiet::default());
     loop {
         ticks.tick().await;
         let freed = give_back_round(&api, &engine);
         let held = api.held_bytes();
         let used = Usage::now().unwrap_or_default();
-        if heap.is_due(used, held) || freed {
+        let is_due = heap.is_due(used, held) || freed;
+        quiet.note(is_due || !heap.is_idle());
+        if quiet.may_pause(is_asleep()) {
+            // Ends at once if there is work by now.
+            let _ = timeout(PAUSE, until_awake()).await;
+            // What the work leaves is returned some rounds later.
+            quiet.note(!is_asleep());
+        }
+        if is_due {
             // Not on a thread that serves connections. If there is no other thread, the next round tries again.
             let _ = tokio::task::spawn_blocking(nerite_memory::trim_heap).await;
             heap.trimmed(Usage::now().unwrap_or_default(), held);
@@ -65,6 +84,24 @@ fn give_back_round(api: &Api, engine: &Engine) -> bool {
     api.pools().trim(LEASE_ROUNDS);
     engine.runtimes().iter().for_each(|runtime| runtime.trim(LEASE_ROUNDS));
     nerite_memory::trim_pool(POOL_ROUNDS) > 0
+}
+
+/// Decides when the rounds pause.
+#[derive(Debug, Default)]
+struct Quiet {
+    rounds: u32,
+}
+
+impl Quiet {
+    /// A round or a pause has passed. `is_busy`: memory was returned, or the process worked.
+    fn note(&mut self, is_busy: bool) {
+        self.rounds = if is_busy { 0 } else { self.rounds.saturating_add(1) };
+    }
+
+    /// Whether to wait for work. `is_asleep`: front threads had none for a while.
+    fn may_pause(&self, is_asleep: bool) -> bool {
+        is_asleep && self.rounds >= QUIET_ROUNDS
+    }
 }
 
 /// The usage of the process at one moment.
@@ -137,6 +174,11 @@ impl Heap {
         rests && (has_grown || may_have_freed) || is_much || is_again || self.rounds >= HEAP_ROUNDS_BUSY && has_grown
     }
 
+    /// Whether the process was idle in the last round.
+    fn is_idle(&self) -> bool {
+        self.idle_rounds > 0
+    }
+
     fn rests(&self) -> bool {
         self.idle_rounds >= HEAP_ROUNDS
     }
@@ -179,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_busy_is_asked_once_a_minute_or_when_much_was_kept() {
+    fn the_heap_of_a_busy_server_is_trimmed_once_a_minute_or_when_much_was_kept() {
         let mut rounds = vec![(50, 5)];
         rounds.extend([(50, 20); 130]);
         check(&rounds, 6, &[59, 119]);
@@ -188,9 +230,9 @@ mod tests {
     }
 
     #[test]
-    fn who_is_busy_is_asked_when_clients_let_much_go() {
+    fn the_heap_of_a_busy_server_is_trimmed_when_clients_let_much_go() {
         let mut heap = Heap::default();
-        // Held while it is asked the first time, and let go afterwards.
+        // Held at the first trim, and let go afterwards.
         let rounds = [(5, 0), (60, 50), (60, 50), (60, 50), (60, 0), (60, 0), (60, 0)];
         let mut found = Vec::new();
         for (round, (mib, held)) in rounds.into_iter().enumerate() {
@@ -204,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_busy_is_asked_again_while_much_stays_and_less_often_when_it_is_in_use() {
+    fn the_heap_of_a_busy_server_is_trimmed_again_while_much_stays_and_less_often_when_it_is_in_use() {
         let mut rounds = vec![(50, 5), (50, 60)];
         rounds.extend([(50, 60); 70]);
         check(&rounds, 60, &[2, 6, 14, 30, 62]);
@@ -225,6 +267,22 @@ mod tests {
         check(&still, 20, &[4]);
         // Trimmed while it was busy, and idle right after that.
         check(&[&[(50, 5), (50, 60), (50, 60)][..], &[(0, 60)].repeat(70)].concat(), 60, &[2, 5]);
+    }
+
+    #[test]
+    fn rounds_pause_when_nothing_was_returned_for_some_and_front_threads_have_no_work() {
+        let mut quiet = Quiet::default();
+        let mut after = |rounds: &[bool], is_asleep| {
+            for is_busy in rounds {
+                quiet.note(*is_busy);
+            }
+            quiet.may_pause(is_asleep)
+        };
+        assert!(!after(&[false; QUIET_ROUNDS as usize - 1], true));
+        assert!(!after(&[false], false), "front threads work");
+        assert!(after(&[false], true));
+        assert!(!after(&[true], true));
+        assert!(after(&[false; QUIET_ROUNDS as usize], true));
     }
 
     #[test]

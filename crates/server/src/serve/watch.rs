@@ -120,7 +120,7 @@ impl State {
         let Some(Poll::Ready(ready)) = self.registered.as_ref().map(|registered| registered.poll_read_ready(cx)) else {
             return false;
         };
-        // The runtime hears of each packet that comes after this. If there was an error, the reader of the descriptor gets it.
+        // Packets that arrive after this are reported again. If there was an error, the reader of the descriptor gets it.
         let _ = ready.map(|mut ready| ready.clear_ready());
         true
     }
@@ -140,7 +140,7 @@ impl Task {
             }
             state.is_readable = true;
             if state.then.is_some() && has_run {
-                // The tasks of connections have their turn first.
+                // This task yields after each call, so that tasks of connections run first.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }

@@ -2,23 +2,29 @@
 
 use crate::flags::{Values, bad, sides};
 
-use super::SettingsError;
+use super::{SettingsError, contradiction};
 
 const FLAG: &str = "cache-config";
+const OLD_FLAG: &str = "response-cache-byte-size";
 /// The only cache that there is: in this process.
 const LOCAL: &str = "local";
 
 /// Its bytes; `None` without a cache.
 pub(super) fn response_cache(values: &Values<'_>) -> Result<Option<u64>, SettingsError> {
-    let old = values.int_if_given::<u64>("response-cache-byte-size")?;
+    let old = values.int_if_given::<u64>(OLD_FLAG)?;
+    let mut names = values.all(FLAG).filter_map(|value| sides(value, ',')).map(|(name, _)| name);
+    if let Some(first) = names.next()
+        && names.any(|name| name != first)
+    {
+        let text = "found multiple cache configurations, but only a single cache is currently supported";
+        return Err(contradiction(text, &[FLAG]));
+    }
     let mut size = None;
     for value in values.all(FLAG) {
         if old.is_some() {
-            return Err(SettingsError::Contradiction(
-                "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide one or the \
-                 other."
-                    .into(),
-            ));
+            let text = "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide one or \
+                        the other.";
+            return Err(contradiction(text, &[OLD_FLAG]));
         }
         let Some((name, setting)) = sides(value, ',') else {
             let text =
@@ -70,6 +76,10 @@ mod tests {
         check("--cache-config=local,size=0", Err("0 bytes"));
         check("--cache-config=local,foo=1", Err("config didn't contain a valid 'size' field"));
         check("--cache-config=redis,host=x", Err("libtritoncache_redis.so"));
+        let two = "found multiple cache configurations, but only a single cache is currently supported";
+        check("--cache-config=local,size=8192 --cache-config=redis,key=value", Err(two));
+        check("--cache-config=redis,key=value --cache-config=local,size=8192", Err(two));
+        check("--cache-config=redis,key=value --cache-config=redis,host=x", Err("libtritoncache_redis.so"));
         check("--cache-config=local,size=1 --response-cache-byte-size=1", Err("Incompatible flags"));
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn collector(
             "bsp_max_queue_size" => config.queue_max = count(flag, key, value)?,
             "bsp_schedule_delay" => config.delay_ms = count(flag, key, value)?,
             "bsp_max_export_batch_size" => config.batch_max = count(flag, key, value)?,
-            // As in Triton, settings that nobody knows have no effect.
+            // The caller reports unknown settings. As in Triton, they have no effect.
             _ => {}
         }
     }
@@ -56,7 +56,7 @@ fn from_variables(variable: &impl Fn(&str) -> Option<String>) -> (SpanConfig, Ve
         let Some(text) = any(names) else { continue };
         match text.trim().parse() {
             Ok(number) => *value = number,
-            // OpenTelemetry wants such a variable passed over.
+            // OpenTelemetry specifies that such a variable is ignored.
             Err(_) => notes.push(format!("{}: '{text}' is no number; {value} holds", names.join(" or "))),
         }
     }
@@ -67,7 +67,7 @@ fn count(flag: &'static str, key: &str, value: &str) -> Result<u32, BadValue> {
     value.trim().parse().map_err(|_| bad(flag, format!("opentelemetry,{key}: Invalid option value. Got {value}")))
 }
 
-/// `<key>=<value>,<key>=<value>`. What is no pair is passed over.
+/// Reads `<key>=<value>,<key>=<value>`. Text that is no pair is ignored.
 fn pairs(text: &str) -> Vec<(String, String)> {
     let decoded = |(key, value): (String, String)| (decoded(key.trim()), decoded(value.trim()));
     text.split(',').filter_map(pair).map(decoded).collect()
@@ -78,7 +78,7 @@ fn pair(text: &str) -> Option<(String, String)> {
     (!key.trim().is_empty()).then(|| (key.to_owned(), value.to_owned()))
 }
 
-/// `%2C` and the like are the characters that they stand for.
+/// Decodes percent-encoding, such as `%2C`.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

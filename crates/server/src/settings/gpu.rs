@@ -25,7 +25,7 @@ pub struct GpuSettings {
 pub enum CudaLibrary {
     /// The system's, if it has one.
     Default,
-    /// This one, or the server does not start.
+    /// The library at this path. If it cannot be opened, the server does not start.
     At(PathBuf),
     /// No driver.
     Off,

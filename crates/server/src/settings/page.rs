@@ -3,7 +3,7 @@
 use nerite_listen::TlsFiles;
 use nerite_page::Callers;
 
-use super::{FrontEndSettings, SettingsError};
+use super::{FrontEndSettings, SettingsError, contradiction};
 use crate::flags::Values;
 
 /// The address of the page's own port, if only the port is given.
@@ -34,7 +34,7 @@ pub(super) fn ui(values: &Values<'_>, http: Option<&FrontEndSettings>) -> Result
     }
     if !has_own && !has_metrics {
         let text = "Error: Use of '--ui=true' requires the metrics port or one of its own, '--ui-port=<port>'.";
-        return Err(SettingsError::Contradiction(text.to_owned()));
+        return Err(contradiction(text, &["ui"]));
     }
     let own_port = if has_own {
         Some((values.text("ui-address").unwrap_or(ADDRESS).to_owned(), values.int("ui-port", PORT)?))

@@ -2,7 +2,7 @@
 
 use nerite_engine::{HOST_POLICY_SETTINGS, HostPolicies};
 
-use super::SettingsError;
+use super::{SettingsError, contradiction};
 use crate::flags::{Values, bad, sides};
 
 const FLAG: &str = "host-policy";
@@ -17,10 +17,11 @@ pub(super) fn policies(values: &Values<'_>) -> Result<HostPolicies, SettingsErro
             return Err(bad(FLAG, text).into());
         };
         if !HOST_POLICY_SETTINGS.contains(&setting) {
-            return Err(SettingsError::Contradiction(format!(
+            let text = format!(
                 "Failed to build Triton option:\nerror: setting host policy: Unsupported - Unsupported host policy setting \
                  '{setting}' is specified, supported settings are 'numa-node', 'cpu-cores'"
-            )));
+            );
+            return Err(contradiction(text, &[FLAG]));
         }
         policies.0.entry(policy.to_owned()).or_default().insert(setting.to_owned(), content.to_owned());
     }

@@ -9,7 +9,7 @@ const RESOURCE: &str = "rate-limit-resource";
 /// A resource: its name, the device or none for all, and how much there is.
 pub type RateResource = (String, Option<u32>, u32);
 
-/// The resources that the operator limits; `None` if none are looked at.
+/// The resources that the operator limits; `None` without a rate limiter.
 pub(super) fn rates(values: &Values<'_>) -> Result<Option<Vec<RateResource>>, SettingsError> {
     let resources: Vec<_> = values.all(RESOURCE).map(resource).collect::<Result<_, _>>()?;
     match values.text("rate-limit").unwrap_or("off") {

@@ -26,11 +26,11 @@ pub struct Sessions {
 /// Where sessions are opened.
 #[derive(Debug, PartialEq, Eq)]
 pub enum SessionSocket {
-    /// Under the user's runtime directory; if that cannot be, the server does without.
+    /// Under the user's runtime directory. If that fails, the server starts without the socket.
     Default,
-    /// Here, or the server does not start.
+    /// At this path. If that fails, the server does not start.
     At(PathBuf),
-    /// Nowhere.
+    /// There is no session socket.
     Off,
 }
 

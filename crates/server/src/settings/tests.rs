@@ -57,6 +57,28 @@ fn a_backends_setting_of_no_meaning_is_the_flags_fault() {
 }
 
 #[test]
+fn a_repository_that_is_given_twice_counts_once() {
+    let words = ["--model-repository=b", "--model-repository=a", "--model-store=b", "--model-repository=a"];
+    let given = crate::flags::parse(&words.map(str::to_owned)).expect("known flags");
+    let repositories = Settings::read(&given).expect("they are not opened yet").models.repositories;
+    assert_eq!(repositories, ["b", "a"].map(PathBuf::from));
+}
+
+#[test]
+fn a_pool_of_responses_has_at_least_one() {
+    let read = |value: &str| {
+        let words = ["--model-repository=m".to_owned(), format!("--grpc-max-response-pool-size={value}")];
+        let given = crate::flags::parse(&words).expect("known flags");
+        Settings::read(&given).map(|settings| settings.grpc_tuning.responses_max).map_err(|error| error.to_string())
+    };
+    assert_eq!(read("1"), Ok(1));
+    for value in ["0", "-1"] {
+        let text = "Error: --grpc-max-response-pool-size must be greater than 0.";
+        assert!(read(value).is_err_and(|found| found.contains(text)), "{value}");
+    }
+}
+
+#[test]
 fn what_a_flag_does_not_do_is_said() {
     check("--model-control-mode=poll", &[]);
     check("--model-control-mode=explicit", &[]);

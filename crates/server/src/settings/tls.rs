@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use nerite_listen::TlsFiles;
 
-use super::SettingsError;
+use super::{SettingsError, contradiction};
 use crate::flags::Values;
 
 /// The names of the flags of one port.
@@ -22,14 +22,19 @@ pub(super) fn tls_files(values: &Values<'_>, flags: &TlsFlags) -> Result<Option<
     if !is_mutual && !values.bool(flags.use_ssl, false)? {
         return Ok(None);
     }
-    let file = |name| {
-        let given = values.text(name).filter(|path| !path.is_empty());
-        given.map(PathBuf::from).ok_or_else(|| {
+    let file = |name| values.text(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let (certificate, key, roots) = (file(flags.cert), file(flags.key), file(flags.roots));
+    let needed = [(flags.cert, &certificate), (flags.key, &key), (flags.roots, &roots)];
+    let lacking = needed.iter().take(if is_mutual { 3 } else { 2 }).filter(|(_, file)| file.is_none());
+    let lacking: Vec<String> = lacking.map(|(name, _)| format!("--{name}=<file>")).collect();
+    match (certificate, key) {
+        (Some(certificate), Some(key)) if lacking.is_empty() => {
+            Ok(Some(TlsFiles { certificate, key, client_roots: roots.filter(|_| is_mutual) }))
+        }
+        _ => {
             let flag = if is_mutual { flags.mutual } else { flags.use_ssl };
-            SettingsError::Contradiction(format!("--{flag} needs --{name}=<file>, in PEM format"))
-        })
-    };
-    let (certificate, key) = (file(flags.cert)?, file(flags.key)?);
-    let client_roots = if is_mutual { Some(file(flags.roots)?) } else { None };
-    Ok(Some(TlsFiles { certificate, key, client_roots }))
+            let text = format!("--{flag} needs {}, in PEM format", lacking.join(" and "));
+            Err(contradiction(text, &[flags.use_ssl, flags.mutual]))
+        }
+    }
 }

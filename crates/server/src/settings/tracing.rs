@@ -5,19 +5,34 @@ use nerite_api::{TraceConfig, TraceLevels};
 use super::SettingsError;
 use super::collector::collector;
 use crate::flags::{BadValue, Values, bad};
+use crate::misused::no_setting;
 
 const FLAG: &str = "trace-config";
 /// A file of JSON.
 const TRITON: &str = "triton";
 /// Spans for a collector.
 const OPENTELEMETRY: &str = "opentelemetry";
+const KNOWN: [&str; 11] = [
+    "level",
+    "rate",
+    "count",
+    "mode",
+    "triton,file",
+    "triton,log-frequency",
+    "opentelemetry,url",
+    "opentelemetry,resource",
+    "opentelemetry,bsp_max_queue_size",
+    "opentelemetry,bsp_schedule_delay",
+    "opentelemetry,bsp_max_export_batch_size",
+];
 
 /// The settings, and log lines about them.
 pub(super) fn tracing(values: &Values<'_>) -> Result<(TraceConfig, Vec<String>), SettingsError> {
     let mut config = deprecated(values)?;
-    let (mut is_off, mut has_spans, mut spans) = (false, false, Vec::new());
+    let (mut is_off, mut has_spans, mut spans, mut notes) = (false, false, Vec::new(), Vec::new());
     for text in values.all(FLAG) {
         let (mode, key, value) = parts(text)?;
+        notes.extend(unknown(&mode, key));
         match (mode.as_str(), key) {
             ("", "rate") => config.rate = number(value)?,
             ("", "count") => config.count = number(value)?,
@@ -31,7 +46,7 @@ pub(super) fn tracing(values: &Values<'_>) -> Result<(TraceConfig, Vec<String>),
             (TRITON, "file") => value.clone_into(&mut config.file),
             (TRITON, "log-frequency") => config.log_frequency = number(value)?,
             (OPENTELEMETRY, key) => spans.push((key, value)),
-            // As in Triton, settings that nobody knows have no effect.
+            // As in Triton, unknown settings have no effect. A note says so.
             _ => {}
         }
     }
@@ -39,10 +54,11 @@ pub(super) fn tracing(values: &Values<'_>) -> Result<(TraceConfig, Vec<String>),
         config.levels = TraceLevels::default();
     }
     // Read in every mode, so that faults are reported.
-    let (collector, mut notes) = collector(FLAG, &spans, |name| std::env::var(name).ok())?;
+    let (collector, collector_notes) = collector(FLAG, &spans, |name| std::env::var(name).ok())?;
     if !has_spans {
-        return Ok((config, Vec::new()));
+        return Ok((config, notes));
     }
+    notes.extend(collector_notes);
     collector.check().map_err(|reason| bad(FLAG, reason))?;
     if config.levels.tensors {
         notes.push(format!("--{FLAG} level=TENSORS has no effect with mode={OPENTELEMETRY}: spans have no tensors"));
@@ -89,6 +105,16 @@ fn parts(text: &str) -> Result<(String, &str, &str), BadValue> {
         Some((key, value)) if !key.is_empty() && !value.is_empty() => Ok((mode, key, value)),
         _ => Err(bad(FLAG, format!("--{FLAG} option format is '<trace mode>,<setting>=<value>'. Got {text}"))),
     }
+}
+
+/// The log line about a setting that the mode does not have. It names the setting of that name that another mode has, or else the nearest one.
+fn unknown(mode: &str, key: &str) -> Option<String> {
+    let name = if mode.is_empty() { key.to_owned() } else { format!("{mode},{key}") };
+    if KNOWN.contains(&name.as_str()) {
+        return None;
+    }
+    let elsewhere = KNOWN.into_iter().find(|known| known.rsplit(',').next() == Some(key));
+    Some(no_setting(FLAG, &name, elsewhere, &KNOWN))
 }
 
 fn known_mode(word: &str) -> Result<String, BadValue> {
@@ -171,6 +197,29 @@ mod tests {
         refused("--trace-config=opentelemetry,bsp_max_queue_size=x", "Got x");
         refused("--trace-config=opentelemetry,resource=x", "Got x");
         refused("--trace-config=mode=opentelemetry --trace-config=opentelemetry,url=http://a:b@c", "before '@'");
+    }
+
+    #[test]
+    fn a_setting_that_is_unknown_or_of_another_mode_is_reported_with_the_one_that_was_meant() {
+        for (given, expect) in [
+            ("levl=TIMESTAMPS", "--trace-config=levl has no effect: there is no such setting; did you mean 'level'?"),
+            (
+                "triton,level=TIMESTAMPS",
+                "--trace-config=triton,level has no effect: there is no such setting; did you mean 'level'?",
+            ),
+            ("Triton,fiel=/t", "did you mean 'triton,file'?"),
+            ("file=/t", "did you mean 'triton,file'?"),
+            ("opentelemetry,ulr=http://c", "did you mean 'opentelemetry,url'?"),
+            ("colour=1", "there is no such setting; there are: level, rate, count, mode, triton,file, "),
+        ] {
+            for mode in ["triton", "opentelemetry"] {
+                let (_, notes) = read(&format!("--trace-config=mode={mode} --trace-config={given}")).unwrap();
+                assert!(notes.len() == 1 && notes[0].contains(expect), "{given}: {notes:?}");
+            }
+        }
+        for known in KNOWN {
+            assert_eq!(unknown("", known), None);
+        }
     }
 
     #[test]

@@ -1,10 +1,12 @@
-//! What did the operator ask, and which way?
+//! What did the operator request, and over which protocol?
 
 use std::path::PathBuf;
 
 use nerite_client::default_path;
 
 use crate::certificates::Certificates;
+use crate::misused::no_option;
+use crate::shm::USAGE;
 
 /// A command line, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,9 +125,9 @@ impl Options {
                 "--all" if inline.is_none() => options.all = true,
                 "--json" if inline.is_none() => options.json = true,
                 _ if options.certificates.take(flag, &mut value)? => {}
-                // What follows is a name, whatever it begins with.
+                // All words after `--` are names, even if they begin with a dash.
                 "--" => options.words.extend(words.by_ref().cloned()),
-                _ if flag.starts_with('-') && flag.len() > 1 => return Err(format!("there is no option '{word}'")),
+                _ if flag.starts_with('-') && flag.len() > 1 => return Err(no_option(word, USAGE)),
                 _ => options.words.push(word.clone()),
             }
         }
@@ -173,7 +175,7 @@ mod tests {
         check(&["drop", "a", "b"], Err("'b' is one word too many"));
         check(&["drop", "--session", "0"], Err("'0' is no session's number"));
         check(&["drop", "--session"], Err("--session wants a value"));
-        check(&["drop", "--all=yes"], Err("there is no option '--all=yes'"));
+        check(&["drop", "--all=yes"], Err("'--all' takes no value"));
         check(&["show", "-x"], Err("there is no option '-x'"));
         check(&["list", "--server-uid=root"], Err("'root' is no user's number"));
         check(&["list", "--http=u", "--server-uid=7"], Err("--server-uid is for the session socket, not for --http"));

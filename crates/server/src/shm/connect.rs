@@ -1,4 +1,4 @@
-//! Where is the server, and if it is not there, why?
+//! Where is the server, and why can it not be reached?
 
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -15,7 +15,7 @@ enum FoundAtPath {
     },
     SomethingElse,
     Nothing,
-    /// A directory on the way may not be entered.
+    /// This user may not enter a directory of the path.
     Hidden,
 }
 
@@ -33,7 +33,7 @@ pub(super) async fn connect(path: &Path, server_uid: Option<u32>) -> Result<Sess
             Err(why(path, &reason, &look(path), uid, &elsewhere(path, uid)))
         }
         Err(error @ Error::Untrusted { .. }) => Err(error.to_string()),
-        // The server speaks for itself.
+        // All other errors say what is wrong by themselves.
         Err(error) => Err(format!("{}: {error}", path.display())),
     }
 }

@@ -1,4 +1,4 @@
-//! What can be asked of a server that only HTTP reaches?
+//! Which requests can be made to a server that can be reached only over HTTP?
 //!
 //! The calls are Triton's: they know names, keys and sizes of common regions, and no more.
 
@@ -7,19 +7,21 @@ use serde_json::Value;
 
 use super::answer::{Answer, ListedRegion};
 use super::command::Command;
+use crate::certificates::Certificates;
 
-pub(super) async fn query(client: http::Client, what: &Command) -> Result<Answer, String> {
+pub(super) async fn query(client: http::Client, certificates: &Certificates, what: &Command) -> Result<Answer, String> {
+    let explain = |error: Error| certificates.explain(&error);
     let answer = match what {
         Command::List => list(&client).await.map(Answer::Listed),
         Command::Show { name } => {
-            let mut regions = list(&client).await.map_err(|error| error.to_string())?;
+            let mut regions = list(&client).await.map_err(explain)?;
             regions.retain(|region| region.name == *name);
             if regions.is_empty() {
                 return Err(format!("no region is called '{name}'"));
             }
             Ok(Answer::Listed(regions))
         }
-        Command::Drop { name, session: 0 } => return drop_one(&client, name).await,
+        Command::Drop { name, session: 0 } => return drop_one(&client, name, explain).await,
         Command::DropAll => {
             let what = "all common system regions".to_owned();
             client.unregister_system_regions().await.map(|()| Answer::DroppedSilently { what })
@@ -36,7 +38,7 @@ pub(super) async fn query(client: http::Client, what: &Command) -> Result<Answer
             );
         }
     };
-    answer.map_err(|error| error.to_string())
+    answer.map_err(explain)
 }
 
 async fn list(client: &http::Client) -> Result<Vec<ListedRegion>, Error> {
@@ -63,11 +65,11 @@ fn cuda_regions(json: &str) -> Vec<ListedRegion> {
     all.as_array().into_iter().flatten().filter_map(region).collect()
 }
 
-async fn drop_one(client: &http::Client, name: &str) -> Result<Answer, String> {
+async fn drop_one(client: &http::Client, name: &str, explain: impl Fn(Error) -> String) -> Result<Answer, String> {
     let segment = unquoted(name).ok_or(format!(
         "no HTTP request can name the region '{name}', which another protocol registered; drop it over the session socket"
     ))?;
-    let found = list(client).await.map_err(|error| error.to_string())?.into_iter().find(|region| region.name == name);
+    let found = list(client).await.map_err(&explain)?.into_iter().find(|region| region.name == name);
     match found {
         None => return Err(format!("no region is called '{name}'")),
         Some(region) if region.kind != "system" => {
@@ -75,7 +77,7 @@ async fn drop_one(client: &http::Client, name: &str) -> Result<Answer, String> {
         }
         Some(_) => {}
     }
-    client.unregister_system_region(&segment).await.map_err(|error| error.to_string())?;
+    client.unregister_system_region(&segment).await.map_err(explain)?;
     Ok(Answer::DroppedSilently { what: format!("region '{name}'") })
 }
 

@@ -15,12 +15,16 @@ pub(super) struct Size {
     pub(super) rows: usize,
 }
 
-/// The fewest rows of regions and of sessions that are shown, if there are that many.
+/// The fewest rows of regions and of sessions that are shown, if there are that many, and room beside the models.
 const LISTED_MIN: usize = 4;
-/// Headings and empty lines around the three lists, and the last line.
-const LINES_BESIDE: usize = 10;
+/// The fewest models that are shown, if there are that many.
+const MODELS_MIN: usize = 2;
+/// Lines of a list beside its rows: an empty one, the heading, and how many rows are not shown.
+const LINES_OF_LIST: usize = 3;
+/// The lines of a hint: an empty one and the hint.
+const LINES_OF_HINT: usize = 2;
 /// Columns become narrower down to this width. Only then columns are left out.
-const COLUMN_MIN: usize = 20;
+const COLUMN_MIN: usize = 16;
 const GAP: &str = "  ";
 const NONE: &str = "-";
 
@@ -28,14 +32,18 @@ const NONE: &str = "-";
 pub(super) fn frame(url: &str, before: Option<&Sample>, now: &Sample, size: Size) -> Vec<String> {
     // The last column stays empty: after a character there, some terminals continue in the next line.
     let columns = size.columns.saturating_sub(1);
-    let mut lines = head_lines(head(url, before, now), columns, size.rows);
-    let models = models(before, now);
-    let regions = regions(now);
-    let sessions = sessions(now);
-    let room = size.rows.saturating_sub(lines.len() + LINES_BESIDE);
+    let (mut models, mut regions, mut sessions) = (models(before, now), regions(now), sessions(now));
+    let head = head(url, before, now);
+    let lists = keep_first([&mut models, &mut regions, &mut sessions], size.rows.saturating_sub(head.len()));
+    let hint = hint(now).filter(|_| head.len() + lists * (LINES_OF_LIST + 1) + LINES_OF_HINT <= size.rows);
+    let beside = LINES_OF_LIST * lists + if hint.is_some() { LINES_OF_HINT } else { 0 };
+    let mut lines = head_lines(head, columns, size.rows.saturating_sub(beside));
+    let room = size.rows.saturating_sub(lines.len() + beside);
     let listed = (regions.len() + sessions.len()).min((2 * LISTED_MIN).max(room / 2));
+    let listed = listed.min(room.saturating_sub(models.len().min(MODELS_MIN)));
     let (for_models, for_sessions) = (room.saturating_sub(listed), listed.div_ceil(2));
-    let heading = ["MODEL", "STATE", "REQ/S", "FAIL/S", "MEAN", "QUEUE", "COMPUTE", "WAITING", "ROWS/RUN"];
+    // The last columns are left out first.
+    let heading = ["MODEL", "STATE", "REQ/S", "FAIL/S", "WAITING", "ROWS/RUN", "MEAN", "QUEUE", "COMPUTE"];
     section(&mut lines, "models", &heading, &models, Size { columns, rows: for_models });
     let heading = ["REGION", "OBJECT", "BYTES", "HELD BY", "IN FLIGHT", "STATE"];
     let rows = listed.saturating_sub(sessions.len().min(for_sessions));
@@ -43,12 +51,25 @@ pub(super) fn frame(url: &str, before: Option<&Sample>, now: &Sample, size: Size
     let heading = ["SESSION", "PROGRAM", "PID", "USER", "LEASES", "LEASE BYTES", "IN FLIGHT"];
     let rows = listed.saturating_sub(regions.len().min(listed / 2));
     section(&mut lines, "sessions", &heading, &sessions, Size { columns, rows });
-    if let Some(hint) = hint(now) {
+    if let Some(hint) = hint {
         lines.push(String::new());
         lines.push(hint);
     }
     lines.truncate(size.rows);
     lines.into_iter().map(|line| cut(&line, columns)).collect()
+}
+
+/// Empties the last lists if there are too few lines for a row of each. The first list stays. Returns how many have rows.
+fn keep_first(lists: [&mut Vec<Vec<String>>; 3], lines: usize) -> usize {
+    let most = (lines / (LINES_OF_LIST + 1)).max(1);
+    let mut kept = 0;
+    for list in lists {
+        if kept == most {
+            list.clear();
+        }
+        kept += usize::from(!list.is_empty());
+    }
+    kept
 }
 
 /// The first lines, each by the parts that may go to a line of their own.
@@ -85,11 +106,11 @@ fn head(url: &str, before: Option<&Sample>, now: &Sample) -> Vec<Vec<String>> {
     ]
 }
 
-/// The first lines. If the terminal is narrow they are wrapped, unless that would leave no room for the lists.
+/// The first lines. If the terminal is narrow they are wrapped, unless that would leave too few of the `rows` for the lists.
 fn head_lines(head: Vec<Vec<String>>, columns: usize, rows: usize) -> Vec<String> {
     let whole: Vec<String> = head.iter().map(|parts| parts.join(GAP)).collect();
     let lines: Vec<String> = head.into_iter().flat_map(|parts| wrapped(parts, columns)).collect();
-    if lines.len().saturating_add(LINES_BESIDE + 2 * LISTED_MIN) <= rows { lines } else { whole }
+    if lines.len().saturating_add(2 * LISTED_MIN) <= rows { lines } else { whole }
 }
 
 /// The parts beside each other, in as many lines as they need.
@@ -148,11 +169,11 @@ fn models(before: Option<&Sample>, now: &Sample) -> Vec<Vec<String>> {
             states.get(name).cloned().unwrap_or_else(ready),
             number(requests),
             number(late(name, |model| model.failure)),
+            number(numbers.waiting),
+            if runs > 0.0 { format!("{:.1}", late(name, |model| model.rows) / runs) } else { NONE.to_owned() },
             mean(|model| model.request_us),
             mean(|model| model.queue_us),
             mean(|model| model.compute_us),
-            number(numbers.waiting),
-            if runs > 0.0 { format!("{:.1}", late(name, |model| model.rows) / runs) } else { NONE.to_owned() },
         ]
     };
     names.into_iter().map(row).collect()
@@ -224,7 +245,8 @@ fn sessions(now: &Sample) -> Vec<Vec<String>> {
 fn hint(now: &Sample) -> Option<String> {
     let Some(page) = &now.page else {
         return Some(
-            "regions, sessions and states of models are told by the server's page, which is off here (--ui)".to_owned(),
+            "no regions, sessions and states of models: the server's page is off (--ui) or has another port (--ui-port)"
+                .to_owned(),
         );
     };
     page.visitor["why_no_calls"].as_str().map(plain)
@@ -292,6 +314,8 @@ fn whole(number: f64) -> u64 {
 }
 
 fn number(value: f64) -> String {
+    // The sum of no numbers is -0.
+    let value = value + 0.0;
     if value >= 100.0 || value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.1}") }
 }
 

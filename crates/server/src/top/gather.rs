@@ -2,14 +2,18 @@
 
 use std::time::Instant;
 
-use nerite_client::Error;
 use nerite_client::http::Client;
+use nerite_client::{Code, Error};
 use serde_json::Value;
 
 use super::metrics::Numbers;
+use crate::certificates::Certificates;
 
 /// The error for a port that has no metrics.
 const NO_METRICS: &str = "what answers there has no metrics; give the metrics port of a server with --url";
+
+/// The cure where the server wants another token, or any.
+const WANTS_TOKEN: &str = "set NERITE_TOKEN to the secret of a token with the scope 'read'";
 
 /// The server's answers at one moment.
 #[derive(Clone, Debug)]
@@ -32,10 +36,14 @@ pub(super) struct Page {
 }
 
 /// Asks for all of it.
-pub(super) async fn gather(client: &Client) -> Result<Sample, String> {
+pub(super) async fn gather(client: &Client, certificates: &Certificates) -> Result<Sample, String> {
     let text = client.page("/metrics").await.map_err(|error| match error {
+        Error::Refused(status) if matches!(status.code, Code::Unauthenticated | Code::Denied) => {
+            format!("{} at /metrics; {WANTS_TOKEN}", status.message)
+        }
         Error::Refused(status) => format!("{} at /metrics; {NO_METRICS}", status.message),
-        unreached => unreached.to_string(),
+        Error::Connect { .. } => format!("{error}; is a server running? --url names another"),
+        unreached => certificates.explain(&unreached),
     })?;
     let numbers = Numbers::read(&text);
     if numbers.others.is_empty() && numbers.models.is_empty() {

@@ -320,6 +320,6 @@ fn a_server_is_asked_over_its_socket_or_over_http_and_missed_when_it_is_gone() {
     let refused = refusal(shm(&socket, &["list"]), 1);
     assert!(refused.contains(&path) && refused.contains("is a server running, by this user"), "{refused}");
     assert!(refusal(http(&["list"]), 1).contains("cannot connect to"));
-    let expect = "nerite shm: there is no command 'lst'\n`nerite shm --help` lists the commands\n";
+    let expect = "nerite shm: there is no command 'lst'\n`nerite shm --help` lists what there is\n";
     assert_eq!(refusal(nerite(&["shm", "lst"]), 2), expect);
 }

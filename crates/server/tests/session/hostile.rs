@@ -11,6 +11,7 @@ use nerite_shm::LeaseCounts;
 use nerite_wire::proto::messages as proto;
 use nerite_wire::proto::session::{PACKET_BYTES_MAX, read_answer, v1};
 use prost::Message as _;
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType,
     connect, recv, send, sendmsg, socket, sockopt,
@@ -62,6 +63,9 @@ impl Raw {
         }
     }
 }
+
+/// The `traceparent` of some span.
+const PARENT: &[u8] = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
 /// What a well-behaved neighbour sees, before, during and after.
 async fn neighbour(server: &TestServer) -> Session {
@@ -134,7 +138,9 @@ async fn half_a_message_and_unknown_calls_are_distinguished() {
     let raw = Raw::welcomed(&server.socket);
     raw.send(&v1::ClientMessage { id: 5, ..v1::ClientMessage::default() }.encode_to_vec());
     assert_eq!(raw.refusal(), "the server does not know this call");
-    let infer = |request: &[u8]| Call::Infer(v1::Infer { request: request.to_vec().into(), leased_outputs: vec![] });
+    let infer = |request: &[u8]| {
+        Call::Infer(v1::Infer { request: request.to_vec().into(), leased_outputs: vec![], trace: None })
+    };
     raw.call(6, infer(&[0x0a, 200, 1, b'm']));
     assert!(raw.refusal().starts_with("the inference request is not understood"));
     raw.call(7, infer(&[0x0a, 1, b'm']));
@@ -148,11 +154,13 @@ async fn half_a_message_and_unknown_calls_are_distinguished() {
 async fn descriptors_from_clients_are_not_taken() {
     let server = TestServer::new();
     let neighbour = neighbour(&server).await;
-    let raw = Raw::welcomed(&server.socket);
     let file = tempfile::NamedTempFile::new().unwrap();
     let status = v1::ClientMessage { id: 1, returned: vec![], call: Some(Call::SessionStatus(v1::SessionStatus {})) };
     let is_it = |link: &std::fs::DirEntry| std::fs::read_link(link.path()).is_ok_and(|path| path == file.path());
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().flatten().filter(is_it).count();
+    // Since Linux 6.16 the kernel refuses them. Before, the server ends the session.
+    let is_refused =
+        nerite_shm::refuse_descriptors(socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap()).is_ok();
     for count in [1, 100, 253] {
         let descriptors = vec![file.as_fd(); count];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
@@ -160,9 +168,15 @@ async fn descriptors_from_clients_are_not_taken() {
         assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
         let bytes = status.encode_to_vec();
         for _ in 0..4 {
+            let raw = Raw::welcomed(&server.socket);
             // 1,012 descriptors in all at the last count: more than a process has by default.
-            sendmsg(&raw.0, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).unwrap();
-            assert!(matches!(raw.answer().unwrap().answer, Some(Answer::SessionReport(_))));
+            let sent = sendmsg(&raw.0, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL);
+            if is_refused {
+                assert_eq!(sent, Err(Errno::PERM));
+                continue;
+            }
+            sent.unwrap();
+            assert!(raw.refusal().contains("SCM_RIGHTS"));
         }
         // The one of this test. How many others it has is the affair of all that run beside it.
         assert_eq!(open(), 1);
@@ -190,11 +204,48 @@ async fn who_does_not_read_its_answers_is_cut_off() {
     tokio::task::block_in_place(|| TestServer::until("the end", || server.pools.counts() == LeaseCounts::default()));
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "the messages have it like this")]
+fn trace(trace_parent: &[u8], trace_state: &[u8]) -> Option<Box<v1::TraceContext>> {
+    let (trace_parent, trace_state) = (trace_parent.to_vec().into(), trace_state.to_vec().into());
+    Some(Box::new(v1::TraceContext { trace_parent, trace_state }))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trace_context_that_is_malformed_is_passed_over() {
+    let server = TestServer::new();
+    let raw = Raw::welcomed(&server.socket);
+    let input = proto::model_infer_request::InferInputTensor {
+        name: "IN".into(),
+        datatype: "INT32".into(),
+        shape: vec![1],
+        ..Default::default()
+    };
+    let (inputs, raw_input_contents) = (vec![input], vec![vec![1u8; 4].into()]);
+    let request =
+        proto::ModelInferRequest { model_name: "echo".into(), inputs, raw_input_contents, ..Default::default() };
+    let infer = || v1::Infer { request: request.encode_to_vec().into(), ..v1::Infer::default() };
+    let handle = raw.prepare(infer(), b"").unwrap();
+    let long = vec![b'-'; 60_000];
+    let cases: [(&[u8], &[u8]); 5] =
+        [(b"", b""), (PARENT, b"\xff\n"), (PARENT, &long), (&long, &long), (b"\xff\0", b"a=1")];
+    for (id, (parent, state)) in (10..).zip(cases) {
+        raw.call(id, Call::Infer(v1::Infer { trace: trace(parent, state), ..infer() }));
+        raw.call(
+            20 + id,
+            Call::CallPrepared(v1::CallPrepared { handle, further: vec![], trace: trace(parent, state) }),
+        );
+        for _ in 0..2 {
+            let answer = raw.answer().and_then(|message| message.answer);
+            assert!(matches!(answer, Some(Answer::Inference(_))), "{answer:?}");
+        }
+    }
+}
+
 /// A message of each kind, as a client might send it.
 fn messages() -> Vec<Vec<u8>> {
     let infer = |request: Vec<u8>| {
         let leased_outputs = vec!["OUT".to_owned()];
-        Call::Infer(v1::Infer { request: request.into(), leased_outputs })
+        Call::Infer(v1::Infer { request: request.into(), leased_outputs, trace: trace(PARENT, b"a=1") })
     };
     let echo = nerite_wire::proto::messages::ModelInferRequest {
         model_name: "echo".into(),
@@ -220,12 +271,16 @@ fn messages() -> Vec<Vec<u8>> {
         Call::Fetch(v1::Fetch { names: vec!["lease-00000000000000000000000000000000".to_owned()] }),
         Call::Abandon(v1::Abandon { tag: 1, kept: vec!["lease-00000000000000000000000000000000".to_owned()] }),
         Call::Prepare(v1::Prepare {
-            infer: Some(v1::Infer { request: echo.encode_to_vec().into(), leased_outputs: vec!["OUT".to_owned()] }),
+            infer: Some(v1::Infer {
+                request: echo.encode_to_vec().into(),
+                leased_outputs: vec!["OUT".to_owned()],
+                trace: None,
+            }),
             expected: proto::ModelInferResponse { model_name: "echo".into(), ..Default::default() }
                 .encode_to_vec()
                 .into(),
         }),
-        Call::CallPrepared(v1::CallPrepared { handle: 1, further: vec![1, 2] }),
+        Call::CallPrepared(v1::CallPrepared { handle: 1, further: vec![1, 2], trace: trace(PARENT, b"a=1") }),
         Call::Release(v1::Release { handles: vec![1, 2] }),
         Call::DescribeModel(v1::DescribeModel { name: "echo".into(), version: String::new() }),
         Call::InspectRegions(v1::InspectRegions {
@@ -292,7 +347,8 @@ async fn floods_of_requests_and_names_are_refused_one_by_one() {
         raw_input_contents: vec![vec![0; 4].into()],
         ..Default::default()
     };
-    let infer = || v1::Infer { request: request.encode_to_vec().into(), leased_outputs: vec!["OUT".into()] };
+    let infer =
+        || v1::Infer { request: request.encode_to_vec().into(), leased_outputs: vec!["OUT".into()], trace: None };
     for id in 1..=256 {
         raw.call(id, Call::Infer(infer()));
     }
@@ -338,7 +394,7 @@ fn infer(model: &str, lease: &str) -> v1::Infer {
     );
     let (inputs, outputs) = (vec![input], vec![output]);
     let request = proto::ModelInferRequest { model_name: model.into(), inputs, outputs, ..Default::default() };
-    v1::Infer { request: request.encode_to_vec().into(), leased_outputs: Vec::new() }
+    v1::Infer { request: request.encode_to_vec().into(), leased_outputs: Vec::new(), trace: None }
 }
 
 fn window(lease: &str, offset: i64) -> std::collections::BTreeMap<String, proto::InferParameter> {
@@ -361,7 +417,7 @@ impl Raw {
         }
     }
 
-    fn prepare(&self, infer: v1::Infer, expected: &[u8]) -> Result<u64, v1::Error> {
+    pub fn prepare(&self, infer: v1::Infer, expected: &[u8]) -> Result<u64, v1::Error> {
         let expected = expected.to_vec().into();
         self.call(3, Call::Prepare(v1::Prepare { infer: Some(infer), expected }));
         match self.answer().and_then(|message| message.answer) {
@@ -372,7 +428,7 @@ impl Raw {
     }
 
     fn call_prepared(&self, id: u64, handle: u64, further: &[u64]) {
-        self.call(id, Call::CallPrepared(v1::CallPrepared { handle, further: further.to_vec() }));
+        self.call(id, Call::CallPrepared(v1::CallPrepared { handle, further: further.to_vec(), trace: None }));
     }
 }
 
@@ -491,7 +547,7 @@ async fn long_answers_of_one_packet_take_several() {
     let (inputs, raw_input_contents) = (vec![input], vec![vec![1u8; 48_000].into()]);
     let request =
         proto::ModelInferRequest { model_name: "echo".into(), inputs, raw_input_contents, ..Default::default() };
-    let long = v1::Infer { request: request.encode_to_vec().into(), leased_outputs: Vec::new() };
+    let long = v1::Infer { request: request.encode_to_vec().into(), leased_outputs: Vec::new(), trace: None };
     let handle = raw.prepare(long, b"").unwrap();
     raw.call_prepared(50, handle, &[handle; 7]);
     let (mut found, mut packets) = (0, 0);

@@ -10,5 +10,7 @@ mod on_demand;
 mod placed;
 mod prepared;
 mod socket;
+mod staged;
 mod test_server;
 mod tokens;
+mod traced;

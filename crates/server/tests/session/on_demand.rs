@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use nerite_budget::Limits;
 use nerite_budget::limits::STALL_MS;
-use nerite_client::{DataType, Lease, Request, Session};
-use nerite_listen::Gate;
+use nerite_client::{DataType, Lease, Parameter, Request, Session, Tensor};
+use nerite_listen::BodyReadLimit;
 use nerite_wire::proto::messages as proto;
 use nerite_wire::proto::session::v1;
 use prost::Message as _;
@@ -59,7 +59,15 @@ fn infer(model: &str) -> v1::Infer {
         raw_input_contents: vec![vec![7, 0, 0, 0].into()],
         ..Default::default()
     };
-    v1::Infer { request: request.encode_to_vec().into(), leased_outputs: Vec::new() }
+    v1::Infer { request: request.encode_to_vec().into(), leased_outputs: Vec::new(), trace: None }
+}
+
+/// The same with a timeout in microseconds.
+fn infer_within(model: &str, timeout_us: i64) -> v1::Infer {
+    let mut request = proto::ModelInferRequest::decode(infer(model).request).unwrap();
+    let choice = proto::infer_parameter::ParameterChoice::Int64Param(timeout_us);
+    request.parameters.insert("timeout".into(), proto::InferParameter { parameter_choice: Some(choice) });
+    v1::Infer { request: request.encode_to_vec().into(), leased_outputs: Vec::new(), trace: None }
 }
 
 fn prepare(model: &str) -> Call {
@@ -118,8 +126,8 @@ async fn a_client_that_goes_waits_for_no_model_also_while_the_budgets_are_used_u
     TestServer::until("the wait", || count(&server) == 1);
     // Another connection holds nearly all, and reads its message alone.
     let _charge = server.api.account().charge(BUDGET / 100 * 95);
-    let mut gate = Gate::new(server.api.account());
-    gate.open(0).await.unwrap();
+    let mut read_limit = BodyReadLimit::new(server.api.account());
+    read_limit.ready(0).await.unwrap();
     // After this packet the session may not read.
     raw.call(3, Call::SessionStatus(v1::SessionStatus {}));
     assert!(matches!(next(&raw, 3), Answer::SessionReport(_)));
@@ -169,6 +177,34 @@ async fn a_request_that_waits_for_a_model_is_refused_when_the_server_begins_to_s
     server.late.let_load();
 }
 
+/// The load of `late` does not end before the test says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_waits_for_a_model_until_its_timeout() {
+    const TIMEOUT_US: i64 = 50_000;
+    let server = TestServer::on_demand();
+    let raw = Raw::welcomed(&server.socket);
+    raw.call(2, Call::Infer(infer("late")));
+    raw.call(3, Call::Infer(infer_within("late", TIMEOUT_US)));
+    raw.call(4, Call::Infer(infer_within("late", i64::MAX)));
+    let message = raw.answer().unwrap();
+    let Some(Answer::Error(error)) = message.answer else { panic!("{message:?}") };
+    assert_eq!((message.id, error.message.as_str()), (3, "Request timeout expired"));
+    let (http, grpc) = server.clients();
+    let request = Request::new("late").input(Tensor::from_slice("IN", &[1], &[7i32]).unwrap());
+    let within = request.clone().parameter("timeout", Parameter::Int(TIMEOUT_US));
+    for refused in [http.infer(&within).await.err(), grpc.infer(&within).await.err()] {
+        let refused = refused.expect("it is refused").to_string();
+        assert!(refused.contains("Request timeout expired"), "{refused}");
+    }
+    // The load goes on.
+    assert_eq!(count(&server), 1);
+    server.late.let_load();
+    let long = request.parameter("timeout", Parameter::Int(60_000_000));
+    http.infer(&long).await.unwrap();
+    let ids: std::collections::BTreeSet<u64> = (0..2).map(|_| raw.answer().unwrap().id).collect();
+    assert_eq!(ids, [2, 4].into());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_ends_a_session_that_waits_for_a_model() {
     let server = TestServer::on_demand();
@@ -203,7 +239,7 @@ async fn answers_go_out_while_a_call_waits_for_a_model() {
     let request = request.encode_to_vec();
     for id in 0..count_of_all {
         let request = request.clone().into();
-        raw.call(2 + id, Call::Infer(v1::Infer { request, leased_outputs: Vec::new() }));
+        raw.call(2 + id, Call::Infer(v1::Infer { request, leased_outputs: Vec::new(), trace: None }));
     }
     raw.call(1000, Call::DescribeModel(v1::DescribeModel { name: "late".into(), version: String::new() }));
     TestServer::until("the wait", || count(&server) == 1);

@@ -188,12 +188,13 @@ async fn a_lease_that_was_returned_is_missed_until_it_is_lent_again() {
         classes: 0,
     };
     let outputs = [output].into_iter().collect();
-    let request = InferRequest { model: "echo".into(), inputs: vec![input], outputs, ..InferRequest::default() }.into();
+    let request =
+        InferRequest { model: "echo".into(), inputs: vec![input].into(), outputs, ..InferRequest::default() }.into();
     let prepared = scope.prepare(&server.api.accept(Target::of_any("echo", "")).unwrap(), request, Vec::new()).unwrap();
     let call = || {
         let (to, answers) = std::sync::mpsc::channel();
         let sink = move |response: Response, _| to.send(response.into_content()).unwrap();
-        scope.call(&prepared, Cancel::new(), None, sink)?;
+        scope.call(&prepared, None, Cancel::new(), None, sink)?;
         Ok::<bool, nerite_api::CallError>(answers.recv().unwrap().unwrap().unwrap().outputs[0].placed)
     };
     assert!(call().unwrap());
@@ -217,19 +218,19 @@ async fn instances_that_come_and_go_make_no_inference_stale() {
         shape: [1].into_iter().collect(),
         source: Source::Inline(nerite_memory::Buffer::from(vec![7, 0, 0, 0])),
     };
-    let request = InferRequest { model: "echo".into(), inputs: vec![input], ..InferRequest::default() }.into();
+    let request = InferRequest { model: "echo".into(), inputs: vec![input].into(), ..InferRequest::default() }.into();
     let prepared = scope.prepare(&server.api.accept(Target::of_any("echo", "")).unwrap(), request, Vec::new()).unwrap();
     for (before, after) in [("count: 4", "count: 6"), ("count: 6", "count: 1")] {
         server.configure("echo", before, after);
         server.api.load("echo", LoadOptions::default()).await.unwrap();
         let (to, answers) = std::sync::mpsc::channel();
         let sink = move |response: Response, _| to.send(response.into_content()).unwrap();
-        scope.call(&prepared, Cancel::new(), None, sink).unwrap();
+        scope.call(&prepared, None, Cancel::new(), None, sink).unwrap();
         let answer = answers.recv().unwrap().unwrap().unwrap();
         assert_eq!(answer.outputs[0].data.private_bytes(), Some(&[7, 0, 0, 0][..]), "{after}");
     }
     server.api.unload("echo", false).await.unwrap();
     server.api.load("echo", LoadOptions::default()).await.unwrap();
-    let called = scope.call(&prepared, Cancel::new(), None, |_, _| ());
+    let called = scope.call(&prepared, None, Cancel::new(), None, |_, _| ());
     assert!(matches!(called, Err(nerite_api::CallError::Stale(_))), "{called:?}");
 }

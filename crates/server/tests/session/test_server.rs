@@ -2,7 +2,7 @@
 #![allow(dead_code)]
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,19 +12,17 @@ use nerite_backend::{
     Batch, Compute, InOrder, Instance, InstanceSpec, Job, LoadContext, Model, Responder, Runtime, Times,
 };
 use nerite_client::{ClientOptions, DataType, grpc, http};
-use nerite_config::HostFacts;
-use nerite_engine::{Engine, Loader, QueueLimits, Runtimes};
-use nerite_listen::{ConnectionLimits, Endpoint, Peers, Rules, TimeLimits, bind};
+use nerite_engine::{Engine, Loader, Runtimes};
+use nerite_listen::{ConnectionLimits, ConnectionRules, Endpoint, Peers, TimeLimits, bind};
 use nerite_repository::{ControlMode, Store, StoreOptions};
 use nerite_request::Status;
-use nerite_request::setting::LogSettings;
 use nerite_session::{Handle, Listener, Options, serve};
 use nerite_shm::{LeaseLimits, Pools, Registries};
 use tempfile::TempDir;
 
 /// A server in this process with the models `simple` (sum and difference of INT32[16]), `echo` (IN to OUT, any INT32 vector),
 /// `a_model_whose_name_is_long_for_a_name` (the same), `apart` (the same, its output in memory of its own), `held` (the same, answered when a test says so), `words` (BYTES) and
-/// `onnx` (as `simple`, by the embedded engine), `several` (decoupled: a response for each number of IN, with that many times that number; a negative one is an error).
+/// `onnx` (as `simple`, by the embedded engine), `digits` (a net of five operators, by the same engine), `several` (decoupled: a response for each number of IN, with that many times that number; a negative one is an error).
 pub struct TestServer {
     pub api: Api,
     pub handle: Handle,
@@ -56,6 +54,10 @@ const ONNX: &str = r#"
     input [{ name: "INPUT0" data_type: TYPE_INT32 dims: [16] }, { name: "INPUT1" data_type: TYPE_INT32 dims: [16] }]
     output [{ name: "OUTPUT0" data_type: TYPE_INT32 dims: [16] }, { name: "OUTPUT1" data_type: TYPE_INT32 dims: [16] }]
 "#;
+const DIGITS: &str = r#"
+    backend: "onnxruntime" max_batch_size: 8
+    input [{ name: "image" data_type: TYPE_FP32 dims: [64] }] output [{ name: "probabilities" data_type: TYPE_FP32 dims: [10] }]
+"#;
 const WORDS: &str = r#"
     backend: "identity"
     input [{ name: "IN" data_type: TYPE_STRING dims: [-1] }] output [{ name: "OUT" data_type: TYPE_STRING dims: [-1] }]
@@ -71,7 +73,13 @@ impl TestServer {
     }
 
     pub fn with(limits: LeaseLimits, options: nerite_api::Options) -> TestServer {
-        TestServer::started(limits, options, ControlMode::None)
+        TestServer::started(limits, options, ControlMode::None, Arc::new(nerite_onnx::Embedded))
+    }
+
+    /// As [`TestServer::new`], with another engine for ONNX models.
+    pub fn with_engine(onnx: Arc<dyn Runtime>) -> TestServer {
+        let limits = LeaseLimits { bytes_max: 64 << 20, session_bytes_max: 16 << 20 };
+        TestServer::started(limits, nerite_api::Options::default(), ControlMode::None, onnx)
     }
 
     /// As [`TestServer::new`], with models that can be loaded and unloaded.
@@ -82,7 +90,7 @@ impl TestServer {
     /// As [`TestServer::explicit`], with options. Only `echo` is loaded.
     pub fn explicit_with(options: nerite_api::Options) -> TestServer {
         let limits = LeaseLimits { bytes_max: 64 << 20, session_bytes_max: 16 << 20 };
-        TestServer::started(limits, options, ControlMode::Explicit)
+        TestServer::started(limits, options, ControlMode::Explicit, Arc::new(nerite_onnx::Embedded))
     }
 
     /// As [`TestServer::new`], with models that requests load, and one more, `late`, which is loaded once a test says so.
@@ -93,10 +101,15 @@ impl TestServer {
     /// As [`TestServer::on_demand`], with options.
     pub fn on_demand_with(options: nerite_api::Options) -> TestServer {
         let limits = LeaseLimits { bytes_max: 64 << 20, session_bytes_max: 16 << 20 };
-        TestServer::started(limits, options, ControlMode::Demand)
+        TestServer::started(limits, options, ControlMode::Demand, Arc::new(nerite_onnx::Embedded))
     }
 
-    fn started(limits: LeaseLimits, options: nerite_api::Options, control: ControlMode) -> TestServer {
+    fn started(
+        limits: LeaseLimits,
+        options: nerite_api::Options,
+        control: ControlMode,
+        onnx: Arc<dyn Runtime>,
+    ) -> TestServer {
         let models = tempfile::tempdir().unwrap();
         let vector = |backend: &str| format!("backend: \"{backend}\" {VECTOR}");
         let configs = [
@@ -106,6 +119,7 @@ impl TestServer {
             ("held", vector("held")),
             ("words", WORDS.to_owned()),
             ("onnx", ONNX.to_owned()),
+            ("digits", DIGITS.to_owned()),
             ("a_model_whose_name_is_long_for_a_name", LONG.to_owned()),
             ("several", vector("several") + "model_transaction_policy { decoupled: true }"),
         ];
@@ -114,12 +128,15 @@ impl TestServer {
             fs::create_dir_all(models.path().join(name).join("1")).unwrap();
             fs::write(models.path().join(name).join("config.pbtxt"), config).unwrap();
         }
-        let graph = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/models/simple/1/model.onnx");
-        fs::copy(graph, models.path().join("onnx/1/model.onnx")).unwrap();
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models");
+        for (model, example) in [("onnx", "simple"), ("digits", "digits")] {
+            let graph = examples.join(example).join("1/model.onnx");
+            fs::copy(graph, models.path().join(model).join("1/model.onnx")).unwrap();
+        }
         let (held, late) = (Held::default(), Late::default());
         let mut runtimes = Runtimes::default();
         runtimes.add(Arc::new(Identity));
-        runtimes.add(Arc::new(nerite_onnx::Embedded));
+        runtimes.add(onnx);
         runtimes.add(Arc::new(Each("add_sub", AddSub)));
         runtimes.add(Arc::new(Each("apart", Apart)));
         runtimes.add(Arc::new(held.clone()));
@@ -128,7 +145,13 @@ impl TestServer {
         let pools = Pools::new(limits);
         let regions = Registries::new(true, None);
         let options = nerite_api::Options { id: "server".into(), http_input_bytes_max: 1 << 20, ..options };
-        let api = Api::with_pools(engine(&models, runtimes, control), regions, Arc::clone(&pools), log(), options);
+        let api = Api::with_pools(
+            engine(&models, runtimes, control),
+            regions,
+            Arc::clone(&pools),
+            LogSwitches::silent(),
+            options,
+        );
         let socket = models.path().join("session.sock");
         let listener = Listener::bind(&socket, false).unwrap();
         let handle = serve(api.clone(), Options::default(), listener);
@@ -152,7 +175,8 @@ impl TestServer {
     pub fn clients_with(&self, options: &ClientOptions) -> (http::Client, grpc::Client) {
         let place = |name: &str| self.socket.with_file_name(name);
         let open = |name: &str| vec![bind(&Endpoint::unix(&place(name))).unwrap()];
-        let rules = Rules { peers: Peers::new(ConnectionLimits::for_descriptors(1024)), times: TimeLimits::default() };
+        let peers = Peers::new(ConnectionLimits::for_descriptors(1024));
+        let rules = ConnectionRules { peers, times: TimeLimits::default() };
         nerite_http::serve(self.api.clone(), nerite_http::Options::default(), rules.clone(), open("http.sock"))
             .unwrap();
         nerite_grpc::serve(self.api.clone(), nerite_grpc::Options::default(), rules, open("grpc.sock")).unwrap();
@@ -177,27 +201,11 @@ impl TestServer {
 fn engine(models: &TempDir, runtimes: Runtimes, control: ControlMode) -> Arc<Engine> {
     let repositories = vec![models.path().to_owned()];
     let store = Store::open(StoreOptions { repositories, ..StoreOptions::default() }).unwrap();
-    let loader = Loader {
-        runtimes,
-        host: HostFacts::cpu_only(),
-        cores: 2,
-        auto_complete: false,
-        queues: QueueLimits::default(),
-        services: nerite_engine::Services::default(),
-        threads: 2,
-    };
     let load_models = if control == ControlMode::Explicit { vec!["echo".to_owned()] } else { Vec::new() };
-    let options =
-        nerite_engine::Options { control, load_models, load_threads: 1, load_retries: 0, models_bytes_max: None };
-    let engine = Engine::new(store, loader, options);
+    let options = nerite_engine::Options { control, load_models, ..nerite_engine::Options::for_tests() };
+    let engine = Engine::new(store, Loader::for_tests(runtimes), options);
     assert_eq!(engine.start().unwrap(), Vec::<String>::new());
     engine
-}
-
-fn log() -> Arc<LogSwitches> {
-    let (file, format) = (String::new(), "default".to_owned());
-    let (info, warning, error, verbose_level) = (false, false, false, 0);
-    Arc::new(LogSwitches::new(LogSettings { file, format, info, warning, error, verbose_level }))
 }
 
 /// A runtime whose models all compute the same.

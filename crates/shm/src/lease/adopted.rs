@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use nerite_memory::{Buffer, Extent, Keep, Place, Slot, Vacant};
+use nerite_memory::{Buffer, Extent, MemoryOwner, Place, Slot, Vacant};
 use thiserror::Error;
 
 use super::{buffer_of, memfd, slot_of};
@@ -40,7 +40,7 @@ pub struct AdoptedLease(Arc<Held>);
 /// State shared by all clones, Buffers and Slots.
 struct Held {
     mapping: Arc<PosixMapping>,
-    /// Called when the last of them is dropped.
+    /// Called when the last clone, Buffer and Slot is dropped.
     released: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -60,8 +60,8 @@ impl AdoptedLease {
         Ok(AdoptedLease(Arc::new(Held { mapping: Arc::new(mapping), released: None })))
     }
 
-    /// The same memory, borrowed once. `released` is called when the last clone, Buffer and Slot made from the result is dropped. The lease may be
-    /// returned then.
+    /// The same memory, with a callback: `released` is called when the last clone, Buffer and Slot made from the result is dropped. Then the lease may be
+    /// returned to the server.
     #[must_use]
     pub fn with_release_callback(&self, released: impl Fn() + Send + Sync + 'static) -> AdoptedLease {
         let (mapping, released) = (Arc::clone(&self.0.mapping), Some(Box::new(released) as _));
@@ -90,7 +90,7 @@ impl AdoptedLease {
     }
 }
 
-impl Keep for Held {}
+impl MemoryOwner for Held {}
 
 impl Drop for Held {
     fn drop(&mut self) {

@@ -49,7 +49,8 @@ impl<T> FreeList<T> {
         stale
     }
 
-    /// Takes items for which `may_be_taken` is true until their sizes are `need` or more together. Those that were not taken for the most rounds come first.
+    /// Takes items for which `may_be_taken` is true, until the sum of their sizes is at least `need`. The items that were idle for the most rounds come
+    /// first.
     pub(super) fn take_oldest(&mut self, need: u64, may_be_taken: impl Fn(&T) -> bool) -> Vec<T> {
         let all = self.by_size.iter().flat_map(|(&size, items)| items.iter().map(move |idle| (size, idle)));
         let mut candidates: Vec<_> =

@@ -11,8 +11,8 @@ pub const LEASES_MAX: usize = 8192;
 /// The most leases of one session, including idle ones.
 pub const LEASES_PER_SESSION_MAX: usize = 1024;
 
-/// The most abandoned tags that a session remembers. If a request arrives after this many others were abandoned, its outputs are placed in leases all
-/// the same. They are freed at the end of the session.
+/// The most abandoned tags that a session remembers. If the request of a forgotten tag still runs, its outputs are placed in leases, which are freed at the
+/// end of the session.
 pub(super) const ABANDONED_MAX: usize = 1024;
 
 /// The largest lease: its size class must fit into a machine word.

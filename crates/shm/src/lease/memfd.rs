@@ -9,8 +9,8 @@ use crate::window::Window;
 
 use super::limits::HUGE_PAGE_BYTES;
 
-/// The first seal keeps a client from making the server fault. The second keeps it within its quota. The third keeps it from adding a seal against
-/// writing, with which the server's next mapping would fail.
+/// Without the first seal a client could make the server fault. Without the second it could exceed its quota. Without the third it could add a seal against
+/// writing, and the server's next mapping would fail.
 pub(super) const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 /// A sealed anonymous file of `byte_size` zeros, and its mapping. Pages are allocated at their first access.
@@ -55,7 +55,7 @@ pub(super) fn punch_out(mapping: &PosixMapping) {
     advise(mapping, libc::MADV_REMOVE);
 }
 
-/// The system may refuse this advice. Then pages are small, or are freed only with their last mapping.
+/// Gives the system advice about the pages, which it may refuse. Then pages are small, or are freed only with their last mapping.
 fn advise(mapping: &PosixMapping, advice: libc::c_int) {
     // SAFETY: the range is a mapping of ours. The advice given here changes how its pages are backed, or makes them zeros, as any other process with
     // the file could. No code relies on the bytes of such a mapping.

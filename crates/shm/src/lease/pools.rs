@@ -5,15 +5,15 @@ mod account;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, Weak};
 
-use super::census::{Census, Size};
 use super::limits::{INDEX_SHARDS, LEASES_MAX};
+use super::size_counts::{Size, SizeCounts};
 use super::{Lease, LeaseName, random_bits};
 use nerite_watchdog::is_polling;
 
-use crate::deferred::{OwnerId, drop_together, drop_waiting, here};
+use crate::deferred::{OwnerId, drop_together, drop_waiting, unmap_on_this_thread};
 use crate::gpu::Gpu;
+use crate::mapped_counts::{MappedCounts, Most, QuotaPermit};
 use crate::sync::{Mutex, RwLock};
-use crate::tally::{QuotaPermit, Tally};
 
 pub use account::{Account, BorrowedLease, LeaseState};
 
@@ -67,8 +67,8 @@ pub struct ClassCounts {
 /// All memory that the server lends, to all sessions.
 pub struct Pools {
     limits: LeaseLimits,
-    tally: Arc<Tally>,
-    pub(super) census: Arc<Census>,
+    mapped_counts: Arc<MappedCounts>,
+    pub(super) counts: Arc<SizeCounts>,
     pub(super) index: Arc<Index>,
     accounts: Mutex<Vec<Weak<Account>>>,
     /// Open sessions by their keys. Requests over other protocols find the account that pays for their outputs here.
@@ -84,8 +84,10 @@ impl Pools {
 
     /// As [`Pools::new`], on a host with a GPU. Leases may be page-locked when they are created.
     pub fn with_gpu(limits: LeaseLimits, gpu: Option<Gpu>) -> Arc<Pools> {
-        let (tally, census, index, accounts, keys) = Default::default();
-        Arc::new(Pools { limits, tally, census, index, accounts, keys, gpu })
+        let (counts, index, accounts, keys) = Default::default();
+        let most = Most { regions: LEASES_MAX as u64, bytes: limits.bytes_max };
+        let mapped_counts = Arc::new(MappedCounts::new(most));
+        Arc::new(Pools { limits, mapped_counts, counts, index, accounts, keys, gpu })
     }
 
     /// The operator's settings.
@@ -137,7 +139,7 @@ impl Pools {
     /// The current numbers.
     pub fn counts(&self) -> LeaseCounts {
         let accounts = self.open_accounts();
-        let all = self.tally.counts(0);
+        let all = self.mapped_counts.counts(0);
         let mut counts =
             LeaseCounts { sessions: 0, leases: all.mapped, bytes: all.mapped_bytes, ..LeaseCounts::default() };
         for account in accounts.iter().filter(|account| !account.is_closed()) {
@@ -159,7 +161,7 @@ impl Pools {
             });
         }
         // Read after the accounts, so that a lease that is created meanwhile does not make `lent` larger than `leases`.
-        let (sizes, bytes_peak) = self.census.read();
+        let (sizes, bytes_peak) = self.counts.read();
         let class = |(byte_size, size): (usize, Size)| {
             let (lent, idle) = found.get(&byte_size).copied().unwrap_or_default();
             ClassCounts { byte_size: byte_size as u64, lent, idle, leases: size.now, peak: size.peak }
@@ -184,7 +186,7 @@ impl Pools {
 
     /// Reserves quota for one more lease, without freeing others.
     pub(super) fn admit_at_once(&self, bytes: u64) -> Option<QuotaPermit> {
-        self.tally.admit(bytes, LEASES_MAX as u64, self.limits.bytes_max)
+        self.mapped_counts.admit(bytes).ok()
     }
 
     fn open_accounts(&self) -> Vec<Arc<Account>> {
@@ -193,8 +195,9 @@ impl Pools {
     }
 }
 
-/// What `admit` gives. While it gives nothing, memory of `owner` that waits to be unmapped is unmapped, one mapping at a time, and then `free` frees idle leases.
-/// `free` returns the number of their bytes. A thread that serves connections passes large leases on, so it frees once only: they count until they are unmapped.
+/// Calls `admit` until it gives a permit. After each refusal this unmaps one mapping of `owner` that waits to be unmapped. If none waits, `free` frees idle
+/// leases and returns their bytes. A thread that serves connections passes large leases on, and these count until they are unmapped, so it calls `free` only
+/// once.
 fn admit_or_free(
     owner: OwnerId,
     admit: impl Fn() -> Option<QuotaPermit>,
@@ -208,7 +211,7 @@ fn admit_or_free(
             free();
             return admit();
         }
-        if !drop_waiting(owner) && here(&free) == 0 {
+        if !drop_waiting(owner) && unmap_on_this_thread(&free) == 0 {
             return None;
         }
     }
@@ -248,7 +251,7 @@ impl Index {
     }
 
     fn find(&self, name: LeaseName) -> Option<Arc<Lease>> {
-        // The lock is released before the reference to a lease that is not lent is dropped: dropping the last reference takes the same lock.
+        // The lock must be released before `lease` is dropped. Dropping the last reference to a lease takes the same lock.
         let lease = self.shard(name).read().unwrap_or_else(PoisonError::into_inner).get(&name).and_then(Weak::upgrade);
         lease.filter(|lease| lease.is_lent())
     }

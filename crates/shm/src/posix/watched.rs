@@ -1,11 +1,15 @@
 //! How does a server map an object that a peer may shrink at any moment?
 
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 
-use super::{PosixMapping, PosixObject, open, page_bytes};
+use nerite_guard::MovedPages;
+
+use super::{PosixMapping, PosixObject, has_few_pages, open, page_bytes};
+use crate::deferred::{Deferred, Unmap};
 use crate::guard::{Watch, watch};
 use crate::loss::ObjectNow;
 use crate::objects::DIRECTORY;
@@ -31,7 +35,7 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    pub(super) fn of(found: &std::fs::Metadata) -> Identity {
+    pub(super) fn of(found: &Metadata) -> Identity {
         Identity { device: found.dev(), inode: found.ino() }
     }
 }
@@ -54,6 +58,33 @@ impl WatchedMapping {
             offset: window.offset() as u64,
         })
     }
+
+    /// The metadata of the object that has the key now. The object is not opened, so this has no side effect on it.
+    fn look(&self) -> io::Result<Metadata> {
+        std::fs::symlink_metadata(format!("{DIRECTORY}/{}", self.key.trim_start_matches('/')))
+    }
+
+    /// The object, if it still has the key.
+    fn named(&self) -> Option<Metadata> {
+        self.look().ok().filter(|found| Identity::of(found) == self.identity)
+    }
+}
+
+/// An object that has taken the key of the registered object.
+struct AnotherObject(File);
+
+impl Unmap for AnotherObject {
+    fn byte_size(&self) -> usize {
+        0
+    }
+
+    fn is_of_client(&self) -> bool {
+        true
+    }
+
+    fn frees_little(&self) -> bool {
+        self.0.metadata().is_ok_and(|found| has_few_pages(&found))
+    }
 }
 
 // SAFETY: PosixMapping mapped `len` bytes at `base`, readable and writable, initialised by the kernel (tmpfs pages start as zeros), and only its Drop
@@ -72,13 +103,28 @@ unsafe impl Mapping for WatchedMapping {
         true
     }
 
-    /// Opens it by its key, because no descriptor is kept. Another object may have the key now.
+    /// Opens the object by its key, because no descriptor is kept. Another object may have the key now.
     fn reopen(&self) -> io::Result<(OwnedFd, u64)> {
-        let file = open(&self.key, 0)?;
-        if Identity::of(&file.metadata()?) != self.identity {
+        // This is checked before the object is opened as well, because closing another object may take long.
+        if self.named().is_none() {
             return Err(io::ErrorKind::NotFound.into());
         }
-        Ok((file.into(), self.offset))
+        let file = open(&self.key, 0)?;
+        if file.metadata().is_ok_and(|found| Identity::of(&found) == self.identity) {
+            return Ok((file.into(), self.offset));
+        }
+        drop(Deferred::new(AnotherObject(file)));
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    fn is_of_client(&self) -> bool {
+        true
+    }
+
+    /// The object is looked up by its key, because no descriptor is kept. An object that has lost its key may be held by the server alone, so it does not
+    /// count as one with few pages.
+    fn frees_little(&self) -> bool {
+        self.named().is_some_and(|found| has_few_pages(&found))
     }
 
     fn lose(&self, at: usize) {
@@ -94,9 +140,7 @@ unsafe impl Mapping for WatchedMapping {
     }
 
     fn object_now(&self) -> ObjectNow {
-        // symlink_metadata opens nothing, so it has no side effect on the file.
-        let path = format!("{DIRECTORY}/{}", self.key.trim_start_matches('/'));
-        match std::fs::symlink_metadata(path) {
+        match self.look() {
             Ok(found) if Identity::of(&found) == self.identity => ObjectNow::Same { byte_size: found.size() },
             Ok(_) => ObjectNow::Another,
             Err(error) if error.kind() == io::ErrorKind::NotFound => ObjectNow::Gone,
@@ -104,7 +148,15 @@ unsafe impl Mapping for WatchedMapping {
         }
     }
 
+    fn take_moved(&self) -> Option<MovedPages> {
+        self.watch.take_moved()
+    }
+
     fn give_back(&self) {
+        if !self.watch.is_replaced() {
+            // Only another process found missing memory. This mapping still has pages of the object, which take long to unmap.
+            return;
+        }
         // SAFETY: the range is a mapping of ours while `self` lives. Where the guard has mapped pages of its own, bytes written there since are lost.
         // No request relies on them, because the region is lost. Elsewhere the object keeps its bytes.
         let failed =

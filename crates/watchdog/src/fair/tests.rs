@@ -11,6 +11,8 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::{FrontEnd, charging, current_flow, fair};
 
+mod stalls;
+
 /// More than [`QUANTUM_NS`], and enough to make a peer a heavy user at once.
 const LONG: Duration = Duration::from_millis(6);
 const TASKS: usize = 20;
@@ -120,7 +122,7 @@ fn of_one_peers_connections_the_one_with_the_least_service_goes_first() {
 
 #[test]
 fn without_a_common_queue_a_task_waits_for_all_others() {
-    // Where the machine stops this thread for as long as all others need, it sees none of their polls. So one of several tries suffices.
+    // The machine may suspend this thread until all other tasks are done. The thread then sees none of their polls. So one of several tries suffices.
     let mut tries = (0..TRIES)
         .map(|_| polls_before(|runtime, crowd| always_ready(runtime, crowd, Flow::alone), ALL, &Flow::alone()));
     assert!(tries.any(|found| found.iter().any(|polls| *polls >= TASKS as u64 / 2)), "the test can fail");

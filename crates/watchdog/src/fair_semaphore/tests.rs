@@ -60,6 +60,21 @@ fn a_waiter_is_woken_when_it_is_given_a_permit() {
 }
 
 #[test]
+fn of_one_peer_the_connection_that_had_no_permit_goes_first() {
+    let (semaphore, queue) = (FairSemaphore::new(1), FairQueue::default());
+    let (busy, other) = (queue.open("one"), queue.open("one"));
+    let permit = Waiter::of(&semaphore, &busy).poll().unwrap();
+    let [mut backlog, mut first] = [&busy, &other].map(|flow| Waiter::of(&semaphore, flow));
+    assert!(backlog.poll().is_none() && first.poll().is_none());
+    drop(permit);
+    assert_eq!((backlog.woken(), first.woken()), (0, 1));
+    drop(first.poll().unwrap());
+    assert_eq!(backlog.woken(), 1);
+    drop(backlog.poll().unwrap());
+    assert_eq!(semaphore.available(), 1);
+}
+
+#[test]
 fn a_waiter_that_is_dropped_leaves_the_queue_or_passes_its_permit_on() {
     let (semaphore, queue) = (FairSemaphore::new(1), FairQueue::default());
     let flow = queue.open("one");
@@ -73,7 +88,7 @@ fn a_waiter_that_is_dropped_leaves_the_queue_or_passes_its_permit_on() {
     assert_eq!(last.woken(), 1);
     drop(last);
     assert_eq!(semaphore.available(), 1);
-    // One that never waited has nothing to leave.
+    // An acquire that was never polled is in no queue.
     drop(Waiter::of(&semaphore, &flow));
     assert_eq!(semaphore.available(), 1);
 }
@@ -84,7 +99,7 @@ fn a_client_that_connects_again_while_its_work_runs_is_the_same_peer() {
     let other = queue.open("other");
     let running = Waiter::of(&semaphore, &queue.open("busy")).poll().unwrap();
     let freed = Waiter::of(&semaphore, &queue.open("third")).poll().unwrap();
-    // The other one comes later, and holds nothing yet.
+    // The other peer begins later, and holds no permit yet.
     let [mut again, mut light] = [&queue.open("busy"), &other].map(|flow| Waiter::of(&semaphore, flow));
     assert!(again.poll().is_none() && light.poll().is_none());
     drop(freed);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nerite_request::Status;
 use nerite_request::limits::{Counted, LOAD_FILES_MAX, check_count};
-use nerite_request::setting::{FileContent, LoadOptions, LogChange, TraceChange};
+use nerite_request::setting::{FileContent, LoadOptions, LogChange, TraceChange, log_names};
 
 use super::base64;
 use super::fault::{Fault, Malformed, explained, explained_as, mismatch};
@@ -151,22 +151,22 @@ pub fn read_log_change(text: &[u8]) -> Result<LogChange, Status> {
     let (mut file, mut format): (Seen<Option<String>>, Seen<Option<String>>) = (None, None);
     let [mut info, mut warning, mut error]: [Seen<Option<bool>>; 3] = [None, None, None];
     let mut verbose: Seen<Option<u64>> = None;
-    document(text, |reader, name| match name {
-        b"log_file" => reader.once(&mut file, |reader| unless_null(reader, ignored)),
-        b"log_info" => reader.once(&mut info, |reader| unless_null(reader, Reader::bool)),
-        b"log_warning" => reader.once(&mut warning, |reader| unless_null(reader, Reader::bool)),
-        b"log_error" => reader.once(&mut error, |reader| unless_null(reader, Reader::bool)),
-        b"log_verbose_level" => reader.once(&mut verbose, |reader| unless_null(reader, Reader::unsigned)),
-        b"log_format" => reader.once(&mut format, |reader| unless_null(reader, Reader::string)),
+    document(text, |reader, name| match std::str::from_utf8(name).unwrap_or_default() {
+        log_names::FILE => reader.once(&mut file, |reader| unless_null(reader, ignored)),
+        log_names::INFO => reader.once(&mut info, |reader| unless_null(reader, Reader::bool)),
+        log_names::WARNING => reader.once(&mut warning, |reader| unless_null(reader, Reader::bool)),
+        log_names::ERROR => reader.once(&mut error, |reader| unless_null(reader, Reader::bool)),
+        log_names::VERBOSE_LEVEL => reader.once(&mut verbose, |reader| unless_null(reader, Reader::unsigned)),
+        log_names::FORMAT => reader.once(&mut format, |reader| unless_null(reader, Reader::string)),
         _ => reader.skip(),
     })?;
     Ok(LogChange {
-        file: given(file, "log_file")?.flatten(),
-        info: given(info, "log_info")?.flatten(),
-        warning: given(warning, "log_warning")?.flatten(),
-        error: given(error, "log_error")?.flatten(),
-        verbose_level: given(verbose, "log_verbose_level")?.flatten().map(verbose_level).transpose()?,
-        format: given(format, "log_format")?.flatten(),
+        file: given(file, log_names::FILE)?.flatten(),
+        info: given(info, log_names::INFO)?.flatten(),
+        warning: given(warning, log_names::WARNING)?.flatten(),
+        error: given(error, log_names::ERROR)?.flatten(),
+        verbose_level: given(verbose, log_names::VERBOSE_LEVEL)?.flatten().map(verbose_level).transpose()?,
+        format: given(format, log_names::FORMAT)?.flatten(),
     })
 }
 
@@ -179,8 +179,11 @@ fn ignored(reader: &mut Reader<'_>) -> Result<String, Fault> {
 /// Triton silently keeps only the low bits of a level that is too large. Here it is an error.
 fn verbose_level(level: u64) -> Result<u32, Status> {
     u32::try_from(level).map_err(|_| {
-        let text =
-            format!("Unable to parse 'log_verbose_level', value is out of range [ 0, {} ], got: {level}", u32::MAX);
+        let text = format!(
+            "Unable to parse '{}', value is out of range [ 0, {} ], got: {level}",
+            log_names::VERBOSE_LEVEL,
+            u32::MAX
+        );
         Status::invalid(text)
     })
 }

@@ -61,7 +61,14 @@ mod tests {
     use super::*;
 
     fn output(name: &str, datatype: DataType, shape: &[i64], data: &[u8]) -> Output {
-        Output { name: name.into(), datatype, shape: shape.into(), data: Buffer::from(data.to_vec()), placed: false }
+        Output {
+            index: 0,
+            name: name.into(),
+            datatype,
+            shape: shape.into(),
+            data: Buffer::from(data.to_vec()),
+            placed: false,
+        }
     }
 
     #[track_caller]

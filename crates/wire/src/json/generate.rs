@@ -40,7 +40,15 @@ pub fn read_generate(text: &GenerateText<'_>) -> Result<Recycled<InferRequest>, 
     let _budget = Budget::of_text(text.json).map_err(|refused| Status::no_memory("what a request says", refused))?;
     let mut reader = Reader::new(text.json)?;
     let inputs = ByName::new(text.inputs, |input| &input.name);
-    let mut flat = Flat { text, inputs, infer_request: Recycled::new(), known: HashSet::new(), count: 0, bytes: 0 };
+    let mut flat = Flat {
+        text,
+        inputs,
+        infer_request: Recycled::new(),
+        has_nested: false,
+        known: HashSet::new(),
+        count: 0,
+        bytes: 0,
+    };
     // The first syntax error takes precedence over all other errors, as if the whole text were parsed first.
     let outcome = reader.attempt(|reader| {
         flat.members(reader, true)?;
@@ -57,6 +65,9 @@ struct Flat<'b> {
     text: &'b GenerateText<'b>,
     inputs: ByName<'b, TensorReport>,
     infer_request: Recycled<InferRequest>,
+    /// Whether the object of [`NESTED`] was read.
+    has_nested: bool,
+    /// The parameters read so far. Of two with the same name, the first counts.
     known: HashSet<Cow<'b, [u8]>>,
     /// Members read so far, repeated ones included.
     count: usize,
@@ -71,10 +82,13 @@ impl<'b> Flat<'b> {
         }
         reader.members(|reader, key| {
             self.count += 1;
-            if self.count > PARAMETERS_MAX || !self.known.insert(key.clone()) {
+            if self.count > PARAMETERS_MAX {
                 return Ok(reader.skip()?);
             }
-            if top && key.as_ref() == NESTED.as_bytes() { self.nested(reader) } else { self.member(reader, key, top) }
+            if !top || key.as_ref() != NESTED.as_bytes() {
+                return self.member(reader, key, top);
+            }
+            if std::mem::replace(&mut self.has_nested, true) { Ok(reader.skip()?) } else { self.nested(reader) }
         })
     }
 
@@ -94,9 +108,14 @@ impl<'b> Flat<'b> {
     }
 
     fn member(&mut self, reader: &mut Reader<'b>, key: Cow<'b, [u8]>, top: bool) -> Result<(), Fault> {
+        let known = key.clone();
         let key = text_of(key);
+        // An input that is given twice stays in the request twice, so that its admission refuses it as it does for `infer`.
         if let Some(input) = self.inputs.find(&key) {
             return self.tensor(reader, input);
+        }
+        if !self.known.insert(known) {
+            return Ok(reader.skip()?);
         }
         if top && key == "id" {
             self.infer_request.id = reader.clone().name().map_err(|fault| match fault {

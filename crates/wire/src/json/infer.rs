@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use nerite_memory::{Buffer, Extent, NoMemory};
 use nerite_request::limits::{Counted, TensorsMax, check_count};
-use nerite_request::{InferInput, InferRequest, Recycled, RequestedOutputs, Status};
+use nerite_request::{InferInputs, InferRequest, Recycled, RequestedOutputs, Status};
 use nerite_tensor::Name;
 
 use super::fault::{Fault, Malformed, mismatch, prefixed};
@@ -18,6 +18,7 @@ use super::value::{Owner, Seen, absent, optional, short};
 use crate::budget::Budget;
 use input::read_input;
 use output::{RequestedOutput, read_output};
+pub use parameters::read_timeout;
 use parameters::{RequestParameters, read_parameters};
 
 /// An inference request as it arrived.
@@ -99,7 +100,7 @@ impl Tail<'_> {
 struct Document {
     id: Seen<Name>,
     request_parameters: Seen<RequestParameters>,
-    inputs: Seen<Vec<InferInput>>,
+    inputs: Seen<InferInputs>,
     outputs: Seen<Wishes>,
 }
 
@@ -201,9 +202,9 @@ fn read_inputs(
     text: &InferText<'_>,
     tail: &mut Tail<'_>,
     budget: &mut Budget,
-) -> Result<Vec<InferInput>, Fault> {
+) -> Result<InferInputs, Fault> {
     check_array(reader, "inputs")?;
-    let (mut inputs, mut count, max) = (Vec::new(), 0, text.tensors_max.inputs);
+    let (mut inputs, mut count, max) = (InferInputs::new(), 0, text.tensors_max.inputs);
     reader.elements(|reader| {
         count += 1;
         if count > max {

@@ -4,7 +4,7 @@ use nerite_request::report::{
     BatchReport, CudaRegionReport, Duration, IndexEntry, MemoryUsage, ModelReport, ResponseReport, ServerReport,
     StatisticsReport, SystemRegionReport, TensorReport,
 };
-use nerite_request::setting::{LogSettings, TraceSettings};
+use nerite_request::setting::{LogSettings, TraceSettings, log_names};
 
 use super::write::Writer;
 
@@ -75,8 +75,8 @@ pub fn write_cuda_status(regions: &[CudaRegionReport]) -> Vec<u8> {
     })
 }
 
-/// Trace settings. The levels are an array, other values are strings; several are one with commas. Triton repeats the key instead, of which
-/// readers of JSON keep the last.
+/// Trace settings. The levels are an array, other values are strings. Several values of one setting become one string with commas. Triton repeats the
+/// key instead, and readers of JSON keep only the last value.
 pub fn write_trace_settings(settings: &TraceSettings) -> Vec<u8> {
     object(|w| {
         for (name, values) in settings {
@@ -93,12 +93,12 @@ pub fn write_trace_settings(settings: &TraceSettings) -> Vec<u8> {
 /// The log settings.
 pub fn write_log_settings(settings: &LogSettings) -> Vec<u8> {
     object(|w| {
-        w.key("log_file").string(settings.file.as_bytes());
-        w.key("log_info").bool(settings.info);
-        w.key("log_warning").bool(settings.warning);
-        w.key("log_error").bool(settings.error);
-        w.key("log_verbose_level").unsigned(settings.verbose_level.into());
-        w.key("log_format").string(settings.format.as_bytes());
+        w.key(log_names::FILE).string(settings.file.as_bytes());
+        w.key(log_names::INFO).bool(settings.info);
+        w.key(log_names::WARNING).bool(settings.warning);
+        w.key(log_names::ERROR).bool(settings.error);
+        w.key(log_names::VERBOSE_LEVEL).unsigned(settings.verbose_level.into());
+        w.key(log_names::FORMAT).string(settings.format.as_bytes());
     })
 }
 

@@ -23,7 +23,7 @@ pub struct Claim<'c> {
 pub fn read_tensor(reader: &mut Reader<'_>, claim: &Claim<'_>) -> Result<Buffer, Fault> {
     let elements = claim.elements()?;
     if elements == 0 {
-        // Triton does not look at the values of an empty tensor.
+        // Like Triton, this does not check the values of an empty tensor.
         reader.skip()?;
         return Ok(Buffer::empty());
     }
@@ -83,7 +83,7 @@ impl Claim<'_> {
         })
     }
 
-    /// Adds to the error for a value of the wrong type which input it is.
+    /// Adds the input's name to the error for a value of the wrong type.
     fn explained(&self, status: Status) -> Status {
         explained(status, format_args!("each value of input '{}'", abridged(self.name)))
     }

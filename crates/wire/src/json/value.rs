@@ -154,7 +154,7 @@ pub enum Owner<'n> {
 }
 
 impl Owner<'_> {
-    /// How errors call a member of this object.
+    /// The words for a member of this object in an error.
     pub fn member(self, name: &str) -> String {
         match self {
             Owner::Request => format!("'{name}'"),

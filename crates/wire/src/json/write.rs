@@ -5,6 +5,7 @@ use std::cell::Cell;
 use bytes::Bytes;
 
 use super::number::{push_double, push_signed, push_unsigned};
+use crate::short_answer;
 
 /// The largest vector, in bytes, that a thread keeps to write its next short text in.
 const KEPT_BYTES_MAX: usize = 4096;
@@ -31,13 +32,13 @@ impl Writer {
         Writer { out: KEPT.try_with(Cell::take).unwrap_or_default() }
     }
 
-    /// The text as `Bytes`. A short text is copied to an allocation of its own length, and this thread keeps the vector. `Bytes` that take over a
-    /// vector with unused capacity would allocate as well, and keep all of it.
+    /// The text as `Bytes`. A short text is copied to memory of its own length, and this thread keeps the vector. `Bytes` that take over a
+    /// vector with unused capacity would allocate, and keep all of it.
     pub fn into_shared(mut self) -> Bytes {
         if self.out.capacity() > KEPT_BYTES_MAX {
             return Bytes::from(self.out);
         }
-        let text = Bytes::copy_from_slice(&self.out);
+        let text = short_answer::copy(&self.out);
         self.out.clear();
         // An error means that the thread ends.
         let _ = KEPT.try_with(|kept| kept.set(self.out));

@@ -1,4 +1,4 @@
-//! How are metrics written that models created?
+//! How are metrics that models created written?
 
 use std::fmt::Write;
 

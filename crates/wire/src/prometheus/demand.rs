@@ -1,4 +1,4 @@
-//! How are models shown that requests load?
+//! How are models that requests load shown as metrics?
 
 use super::{Page, Value};
 

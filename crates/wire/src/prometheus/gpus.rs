@@ -2,7 +2,7 @@
 
 use super::page::{Page, Value, escaped};
 
-/// One GPU. A figure that it does not have, or that its driver no longer gives, is `None` and is omitted.
+/// One GPU. A figure that the GPU does not have, or that its driver no longer reports, is `None` and is omitted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GpuMetrics {
     /// Its identity.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nerite_request::Status;
 use nerite_request::limits::{Counted, LOAD_FILES_MAX, check_count};
-use nerite_request::setting::{LoadOptions, LogChange, TraceChange};
+use nerite_request::setting::{LoadOptions, LogChange, TraceChange, log_names};
 
 use super::Chain;
 use super::messages::log_settings_request::SettingValue as LogValue;
@@ -87,15 +87,15 @@ pub fn log_change(settings: BTreeMap<String, LogValue>) -> Result<LogChange, Sta
         };
         match name.as_str() {
             // Refused, whatever its type is.
-            "log_file" => change.file = Some(String::new()),
-            "log_info" => change.info = flag?,
-            "log_warning" => change.warning = flag?,
-            "log_error" => change.error = flag?,
-            "log_verbose_level" => match parameter_choice {
+            log_names::FILE => change.file = Some(String::new()),
+            log_names::INFO => change.info = flag?,
+            log_names::WARNING => change.warning = flag?,
+            log_names::ERROR => change.error = flag?,
+            log_names::VERBOSE_LEVEL => match parameter_choice {
                 Some(LogChoice::Uint32Param(level)) => change.verbose_level = Some(level),
                 _ => return Err(wrong("int32")),
             },
-            "log_format" => match parameter_choice {
+            log_names::FORMAT => match parameter_choice {
                 Some(LogChoice::StringParam(format)) => change.format = Some(format),
                 _ => return Err(wrong("string")),
             },

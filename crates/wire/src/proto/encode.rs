@@ -12,6 +12,7 @@ use nerite_request::{InferResponse, LeaseNotice, Output, Parameter, Recycled, St
 use smallvec::SmallVec;
 
 use super::MESSAGE_BYTES_MAX;
+use crate::short_answer;
 
 /// Smaller tensors are copied between their neighbours. Sending another chunk costs more than copying so few bytes.
 const CHUNK_BYTES_MIN: usize = 4096;
@@ -169,7 +170,7 @@ struct Writer {
 
 impl Writer {
     fn new(len: usize, small_len: usize) -> Writer {
-        let mut small = BytesMut::with_capacity(PREFIX_BYTES + small_len);
+        let mut small = short_answer::buffer(PREFIX_BYTES + small_len);
         small.put_u8(0);
         small.put_u32(u32::try_from(len).expect("`check_size` has checked it"));
         Writer { chunks: Chunks::new(), small, chunk_bytes_min: CHUNK_BYTES_MIN }

@@ -65,7 +65,7 @@ mod tests {
 
     fn response() -> InferResponse {
         let (datatype, shape, data) = (DataType::Int32, Shape::from_slice(&[2]), Buffer::from(vec![0u8; 8]));
-        let output = Output { name: "Y".into(), datatype, shape, data, placed: true };
+        let output = Output { index: 0, name: "Y".into(), datatype, shape, data, placed: true };
         InferResponse {
             model: "m".into(),
             version: "1".into(),

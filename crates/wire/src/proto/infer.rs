@@ -54,7 +54,7 @@ pub(super) struct InputMessage {
     pub(super) datatype: Option<DataType>,
     pub(super) shape: Shape,
     pub(super) placement: Placement,
-    /// Seldom there, and large.
+    /// Boxed, because it is rarely set and large.
     pub(super) contents: Option<Box<InferTensorContents>>,
 }
 
@@ -65,6 +65,15 @@ pub(super) struct OutputMessage {
 }
 
 impl InferMessage {
+    /// The timeout of the request in microseconds; 0 if it has none, or an invalid one.
+    pub fn timeout_us(&self) -> u64 {
+        let timeout = self.parameters.iter().rev().find(|(key, _)| key == "timeout");
+        match timeout {
+            Some((_, Choice::Int(timeout_us))) => *timeout_us as u64,
+            _ => 0,
+        }
+    }
+
     /// Reads a message with the default limits. Unknown fields are skipped.
     pub fn read(chain: &Chain) -> Result<Recycled<InferMessage>, Malformed> {
         InferMessage::read_for(chain, |_, _| Ok(TensorsMax::default()))

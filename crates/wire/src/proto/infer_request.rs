@@ -3,10 +3,11 @@
 use std::mem::take;
 
 use nerite_memory::Buffer;
+use nerite_request::names::first_repeated;
 use nerite_request::{
-    InferInput, InferRequest, InferRequestedOutput, Parameters, Recycled, SequenceId, Source, Status,
+    InferInput, InferRequest, InferRequestedOutput, Parameters, Prefix, Recycled, SequenceId, Source, Status,
 };
-use nerite_tensor::{DataType, ELEMENTS_MAX, ShapeError, byte_size, show_shape};
+use nerite_tensor::{DataType, ELEMENTS_MAX, Name, ShapeError, byte_size, show_shape};
 
 use super::InferMessage;
 use super::chain::{Run, place};
@@ -35,13 +36,20 @@ impl InferMessage {
         forward(&mut infer_request.parameters)?;
         infer_request.inputs.reserve_exact(inputs.len());
         let mut inline = Inline { any_raw: !raw.is_empty(), raw: raw.drain(..) };
-        for input in inputs.drain(..) {
-            let input = take_input(&infer_request, &mut inline, input)?;
-            infer_request.inputs.push(input);
+        for at in 0..inputs.len() {
+            let Some(input) = inputs.get_mut(at) else { break };
+            match take_input(&infer_request, &mut inline, input) {
+                Ok(input) => infer_request.inputs.push(input),
+                Err(status) => return Err(repeated(&infer_request, inputs.get(at..)).unwrap_or(status)),
+            }
         }
+        inputs.clear();
         infer_request.outputs.reserve_exact(outputs.len());
         for output in outputs.drain(..) {
-            infer_request.outputs.push(take_output(output)?);
+            match take_output(output) {
+                Ok(output) => infer_request.outputs.push(output),
+                Err(status) => return Err(repeated(&infer_request, None).unwrap_or(status)),
+            }
         }
         Ok(infer_request)
     }
@@ -108,16 +116,28 @@ struct Inline<'m> {
     raw: smallvec::Drain<'m, [Run; 2]>,
 }
 
+/// The error for the first input that is named twice. `rest` are the inputs that are not in the request yet. Triton adds all inputs to its request before it
+/// reads where their bytes are, so this is its error whatever else is wrong with the tensors.
+#[cold]
+fn repeated(infer_request: &InferRequest, rest: Option<&[InputMessage]>) -> Option<Status> {
+    let taken = infer_request.inputs.iter().map(|input| &input.name);
+    let names: Vec<&Name> = taken.chain(rest.unwrap_or_default().iter().map(|input| &input.name)).collect();
+    let name = names.get(first_repeated(&names, |name| name)?)?;
+    Some(Prefix(&infer_request.id).repeated_input(name))
+}
+
+/// The name stays in the message if there is an error.
 fn take_input(
     infer_request: &InferRequest,
     inline: &mut Inline<'_>,
-    input: InputMessage,
+    input: &mut InputMessage,
 ) -> Result<InferInput, Status> {
-    let InputMessage { name, datatype, shape, mut placement, contents } = input;
-    check_size(&name, datatype, &shape)?;
+    let InputMessage { name, datatype, shape, placement, contents } = input;
+    let (datatype, shape) = (*datatype, take(shape));
+    check_size(name, datatype, &shape)?;
     let model = &infer_request.model;
     let refuse = |text: String| Err(Status::invalid(text));
-    let source = match (placement.region(&name)?, contents) {
+    let source = match (placement.region(name)?, contents.take()) {
         (Some(_), Some(_)) => {
             return refuse(format!(
                 "unexpected 'content' provided when using shared memory for input tensor '{name}' for model '{model}'"
@@ -129,9 +149,9 @@ fn take_input(
                 "contents field must not be specified when using raw_input_contents for '{name}' for model '{model}'"
             ));
         }
-        (None, Some(contents)) => Source::Inline(contents::to_buffer(*contents, datatype, &name, model)?),
+        (None, Some(contents)) => Source::Inline(contents::to_buffer(*contents, datatype, name, model)?),
         (None, None) => match inline.raw.next() {
-            Some(run) => Source::Inline(place_raw(run, datatype, &name)?),
+            Some(run) => Source::Inline(place_raw(run, datatype, name)?),
             None => {
                 return refuse(format!(
                     "unable to find data for input tensor '{name}' for model '{model}' in request."
@@ -140,9 +160,9 @@ fn take_input(
         },
     };
     let Some(datatype) = datatype else {
-        return Err(wrong_datatype(&infer_request.id, model, &name, "one of its own"));
+        return Err(wrong_datatype(&infer_request.id, model, name, "one of its own"));
     };
-    Ok(InferInput { name, datatype, shape, source })
+    Ok(InferInput { name: take(name), datatype, shape, source })
 }
 
 /// The error for an input whose datatype does not exist. `expected` is the datatype in the model's configuration.

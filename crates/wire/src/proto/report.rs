@@ -4,7 +4,7 @@ use nerite_request::report::{
     self, BatchReport, CudaRegionReport, Duration, IndexEntry, ModelReport, ResponseReport, ServerReport,
     StatisticsReport, SystemRegionReport, TensorReport,
 };
-use nerite_request::setting::{LogSettings, TraceSettings};
+use nerite_request::setting::{LogSettings, TraceSettings, log_names};
 
 use super::messages::log_settings_response::setting_value::ParameterChoice;
 use super::messages::model_metadata_response::TensorMetadata;
@@ -150,12 +150,12 @@ impl From<TraceSettings> for TraceSettingResponse {
 impl From<LogSettings> for LogSettingsResponse {
     fn from(settings: LogSettings) -> Self {
         let all = [
-            ("log_file", ParameterChoice::StringParam(settings.file)),
-            ("log_info", ParameterChoice::BoolParam(settings.info)),
-            ("log_warning", ParameterChoice::BoolParam(settings.warning)),
-            ("log_error", ParameterChoice::BoolParam(settings.error)),
-            ("log_verbose_level", ParameterChoice::Uint32Param(settings.verbose_level)),
-            ("log_format", ParameterChoice::StringParam(settings.format)),
+            (log_names::FILE, ParameterChoice::StringParam(settings.file)),
+            (log_names::INFO, ParameterChoice::BoolParam(settings.info)),
+            (log_names::WARNING, ParameterChoice::BoolParam(settings.warning)),
+            (log_names::ERROR, ParameterChoice::BoolParam(settings.error)),
+            (log_names::VERBOSE_LEVEL, ParameterChoice::Uint32Param(settings.verbose_level)),
+            (log_names::FORMAT, ParameterChoice::StringParam(settings.format)),
         ];
         let value = |choice| log_settings_response::SettingValue { parameter_choice: Some(choice) };
         LogSettingsResponse { settings: all.map(|(name, choice)| (name.to_owned(), value(choice))).into() }

@@ -8,6 +8,7 @@ use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
 use super::encode::Planned;
+use crate::short_answer;
 
 /// The messages of `proto/session.proto`, package `nerite.session.v1`.
 #[allow(clippy::pedantic, missing_docs)]
@@ -57,7 +58,7 @@ pub struct CalledPacket {
     len: usize,
 }
 
-/// An id takes a byte and ten more, and the answer two.
+/// The id takes one byte for its tag and at most ten for its value. The answer takes two.
 const CALLED_BYTES_MAX: usize = 13;
 
 impl CalledPacket {
@@ -78,7 +79,7 @@ impl CalledPacket {
     }
 }
 
-/// The answers to the calls of one packet, each an encoded message, on their way into one packet.
+/// The answers to the calls of one packet, each an encoded message, which are gathered into one packet.
 #[derive(Debug, Default)]
 pub struct GatheredAnswers {
     /// The content of `Answers`.
@@ -89,7 +90,7 @@ pub struct GatheredAnswers {
 }
 
 impl GatheredAnswers {
-    /// Room for this many answers as those of [`CalledPacket`].
+    /// No answers yet, with a capacity for this many answers of [`CalledPacket`].
     pub fn with_capacity(messages: usize) -> GatheredAnswers {
         GatheredAnswers { encoded: Vec::with_capacity(messages * (CALLED_BYTES_MAX + 2)), messages: 0, last: 0 }
     }
@@ -112,7 +113,7 @@ impl GatheredAnswers {
         ANSWERS_HEAD_BYTES + self.encoded.len()
     }
 
-    /// Takes all messages as one packet. One alone is not wrapped. `None` if there are none.
+    /// Takes all messages as one packet. A single message is sent without the wrapping `Answers`. `None` if there are no messages.
     pub fn take(&mut self) -> Option<Bytes> {
         let GatheredAnswers { encoded, messages, last } = std::mem::take(self);
         match messages {
@@ -152,7 +153,7 @@ pub fn encode_inference(
             "the response has {len} bytes, a session's packet at most {PACKET_BYTES_MAX}; ask for its outputs in leases"
         )));
     }
-    let mut packet = BytesMut::with_capacity(len);
+    let mut packet = short_answer::buffer(len);
     if id != 0 {
         encode_key(ID, WireType::Varint, &mut packet);
         encode_varint(id, &mut packet);
@@ -196,7 +197,7 @@ mod tests {
     fn response(bytes: usize) -> InferResponse {
         let data = Buffer::from(vec![7u8; bytes]);
         let (name, shape) = ("Y".to_owned(), Shape::from_slice(&[bytes as i64]));
-        let output = Output { name: name.into(), datatype: DataType::Uint8, shape, data, placed: false };
+        let output = Output { index: 0, name: name.into(), datatype: DataType::Uint8, shape, data, placed: false };
         InferResponse {
             model: "m".into(),
             version: "1".into(),
@@ -243,7 +244,7 @@ mod tests {
     #[test]
     fn the_request_inside_a_packet_is_read_without_a_copy() {
         let request = messages::ModelInferRequest { model_name: "m".into(), ..Default::default() }.encode_to_vec();
-        let infer = v1::Infer { request: request.into(), leased_outputs: vec!["Y".into()] };
+        let infer = v1::Infer { request: request.into(), leased_outputs: vec!["Y".into()], trace: None };
         let call = v1::ClientMessage { id: 5, call: Some(v1::client_message::Call::Infer(infer)), returned: vec![] };
         let packet = Bytes::from(call.encode_to_vec());
         let Some(v1::client_message::Call::Infer(infer)) = read_call(packet.clone()).unwrap().call else {
@@ -251,6 +252,40 @@ mod tests {
         };
         assert!(packet.as_ptr_range().contains(&infer.request.as_ptr()));
         assert_eq!(InferMessage::read(&Chain::from(infer.request)).unwrap().model, "m");
+    }
+
+    /// The packet of a call whose trace context has these bytes.
+    fn traced(trace_parent: &[u8], trace_state: &[u8]) -> v1::ClientMessage {
+        let (trace_parent, trace_state) = (Bytes::copy_from_slice(trace_parent), Bytes::copy_from_slice(trace_state));
+        let trace = Some(Box::new(v1::TraceContext { trace_parent, trace_state }));
+        let call = v1::client_message::Call::CallPrepared(v1::CallPrepared { handle: 3, further: vec![], trace });
+        v1::ClientMessage { id: 9, returned: vec![], call: Some(call) }
+    }
+
+    #[test]
+    fn a_trace_context_of_any_bytes_is_read_as_it_was_written() {
+        let long = vec![b'a'; 100_000];
+        for (parent, state) in [(&b""[..], &b""[..]), (b"00-1a-2b-01", b"a=1"), (b"\xff\n\0", b"\xff"), (&long, &long)]
+        {
+            let call = traced(parent, state);
+            assert_eq!(read_call(Bytes::from(call.encode_to_vec())), Ok(call));
+        }
+        let shown = [0x08, 9, 0x72, 9, 0x08, 3, 0x1a, 5, 0x0a, 3, b'0', b'0', b'-'];
+        assert_eq!(traced(b"00-", b"").encode_to_vec(), shown);
+    }
+
+    #[test]
+    fn half_a_trace_context_is_no_packet() {
+        let whole = traced(b"00-1a-2b-01", b"a=1").encode_to_vec();
+        assert!(read_call(&whole[..whole.len() - 1]).is_err());
+    }
+
+    #[test]
+    fn a_reader_passes_over_fields_that_it_does_not_know() {
+        // As a server before the trace context, whose last field of CallPrepared had the number 2.
+        let (known, unknown) = ([0x08, 9, 0x72, 2, 0x08, 3], [0x08, 9, 0x72, 7, 0x08, 3, 0x7a, 3, 1, 2, 3]);
+        assert_eq!(read_call(&known[..]), read_call(&unknown[..]));
+        assert!(read_call(&known[..]).is_ok());
     }
 
     #[test]
@@ -262,7 +297,7 @@ mod tests {
         assert_eq!(gathered.take(), None);
         for message in &messages {
             gathered.push(message);
-            // One alone is not wrapped, and what was taken is not sent again.
+            // A single message is not wrapped, and taken messages are not sent again.
             let mut alone = GatheredAnswers::default();
             alone.push(message);
             assert_eq!((alone.take().as_ref(), alone.take()), (Some(message), None));
@@ -276,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_prepared_call_and_its_answer_have_a_few_bytes() {
-        let call = v1::CallPrepared { handle: 3, further: vec![] };
+        let call = v1::CallPrepared { handle: 3, ..v1::CallPrepared::default() };
         let call = v1::client_message::Call::CallPrepared(call);
         let call = v1::ClientMessage { id: 9, returned: vec![], call: Some(call) }.encode_to_vec();
         assert_eq!(call, [0x08, 0x09, 0x72, 0x02, 0x08, 0x03]);

@@ -25,7 +25,7 @@ impl Chain {
             let before = cursor.left();
             let Some((number, wire)) = cursor.tag()? else { return Ok(true) };
             work = work.saturating_add(match wire {
-                // The contents of a group would have to be read in order to be counted.
+                // The length of a group is known only after its contents are read.
                 Wire::GroupStart | Wire::GroupEnd => return Ok(false),
                 Wire::Len if number == RAW_INPUT_CONTENTS => raw_work(&mut cursor)?,
                 _ => {
@@ -40,7 +40,7 @@ impl Chain {
     }
 }
 
-/// A raw tensor in one piece is not copied if it is aligned.
+/// The work for a raw tensor. A tensor that is aligned and in one piece is not copied.
 fn raw_work(cursor: &mut Cursor<'_>) -> Result<usize, Malformed> {
     const HEAD_BYTES: usize = 8;
     let len = cursor.length()?;

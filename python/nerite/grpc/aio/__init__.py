@@ -13,7 +13,7 @@ import tritonclient.grpc.aio as _origin
 from tritonclient.grpc.aio import *  # noqa: F403
 
 from nerite import _managed, _names
-from nerite._aside import LOOP_ANSWER_S, AsideClient, aside
+from nerite._blocking_steps import LOOP_ANSWER_S, AsideClient, aside
 from nerite.grpc._client import Stream, is_answer
 from nerite.grpc._tensors import InferInput, InferOutput, InferResult
 

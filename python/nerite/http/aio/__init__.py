@@ -11,7 +11,7 @@ import tritonclient.http.aio as _origin
 from tritonclient.http.aio import *  # noqa: F403
 
 from nerite import _managed, _names
-from nerite._aside import LOOP_ANSWER_S, AsideClient
+from nerite._blocking_steps import LOOP_ANSWER_S, AsideClient
 from nerite.http._client import is_answer
 from nerite.http._tensors import InferInput, InferOutput, InferResult
 

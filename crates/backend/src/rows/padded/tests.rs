@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use nerite_memory::copied_bytes;
-use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Response, Sequence, Wanted};
+use nerite_request::{AdmittedRequest, Reply, Response, Wanted};
 
 use super::super::{Execute, Joined, Ragged, Work};
 use super::*;
@@ -28,7 +28,7 @@ fn runs_are_as_long_as_both_tensors_have_them_in_one_piece() {
     check(&[1], &[1], &[(0, 0, 1)]);
 }
 
-/// Where each element of the small tensor lies in the large one, by its indices.
+/// The position of each element of the small tensor in both tensors, computed from its indices.
 fn places(small: &[i64], large: &[i64]) -> Vec<(usize, usize)> {
     let place = |at: i64| {
         let (mut rest, mut place, mut step) = (at, 0, 1);
@@ -62,10 +62,10 @@ const MODEL: &str = "name: 'm' backend: 'onnxruntime' max_batch_size: 8 \
     parameters { key: 'nerite.pad' value { string_value: 'T: 4,8' } } \
     parameters { key: 'nerite.pad_value' value { string_value: 'T: -1' } }";
 
-/// What the model got: shape and values of `T`, and of `LENGTHS`.
+/// What the model got in each execution: the shape and the values of `T`, and the values of `LENGTHS`.
 type Got = Arc<Mutex<Vec<(Vec<i64>, Vec<i32>, Vec<i32>)>>>;
 
-/// Y and WHOLE are T plus 10.
+/// A model whose outputs Y and WHOLE are T plus 10.
 struct PlusTen(Got);
 
 impl Execute for PlusTen {
@@ -99,25 +99,20 @@ fn outputs(response: &Response) -> Vec<(String, Vec<i64>, Vec<i32>)> {
     outputs.map(|one| (one.name.to_string(), one.shape.to_vec(), one.data.numbers::<i32>().unwrap().to_vec())).collect()
 }
 
-/// Runs requests of these rows together. Returns what the model got in each execution, and the answer of each request.
+/// Runs requests of these rows together. Returns the inputs of each execution, and the answer to each request.
 fn run(requests: &[&[&[i32]]], wanted: &[&str]) -> (Got, Vec<Response>) {
     let config = nerite_config::parse_text("", MODEL.as_bytes()).unwrap();
+    let index = |name: &str| config.output.iter().position(|output| output.name == *name).unwrap();
     let (got, seen) = (Got::default(), Arc::new(Mutex::new(Vec::new())));
     let jobs = requests.iter().map(|rows| {
         let shape = Shape::from_slice(&[rows.len() as i64, rows[0].len() as i64]);
         let data = Buffer::from_numbers(rows.concat());
         let to = Arc::clone(&seen);
         let request = AdmittedRequest {
-            id: "".into(),
             rows: rows.len() as u32,
             inputs: vec![Tensor { name: "T".into(), datatype: DataType::Int32, shape, data }].into(),
-            wanted: wanted.iter().map(|name| Wanted { name: (*name).into(), slot: None }).collect(),
-            priority: 0,
-            timeout_us: 0,
-            sequence: Sequence::default(),
-            parameters: Parameters::new(),
-            cancel: Cancel::new(),
-            reply: Reply::new(move |response| to.lock().unwrap().push(response)),
+            wanted: wanted.iter().map(|name| (index(name), Wanted { name: (*name).into(), slot: None })).collect(),
+            ..AdmittedRequest::new(Reply::new(move |response| to.lock().unwrap().push(response)))
         };
         Job::new(request, ModelVersion::unmetered("m").begin(), 0)
     });

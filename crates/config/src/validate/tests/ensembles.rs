@@ -1,4 +1,4 @@
-//! Is an ensemble refused if its data does not flow?
+//! Is an ensemble refused if its tensors do not connect its inputs to its outputs?
 
 use super::parsed;
 use crate::{ModelConfig, normalise, validate};
@@ -83,4 +83,43 @@ fn data_must_flow_from_inputs_to_outputs() {
     );
     // A cycle of one tensor names no other tensor.
     check_steps(&[("a", &["i", "o"], &["o"])], Err("output 'o' for ensemble 'm' is not written"));
+}
+
+#[test]
+fn the_steps_of_an_ensemble_have_a_bound() {
+    let chain = |steps: usize| {
+        let step = |at: usize| {
+            let (from, to) = (format!("t{at}"), if at + 1 == steps { "o".to_owned() } else { format!("t{}", at + 1) });
+            let from = if at == 0 { "i".to_owned() } else { from };
+            format!(
+                "step {{ model_name: 'a' input_map {{ key: 'I' value: '{from}' }} output_map {{ key: 'O' value: '{to}' }} }} "
+            )
+        };
+        let steps: String = (0..steps).map(step).collect();
+        let text = format!(
+            "name: 'm' platform: 'ensemble' input {{ name: 'i' }} output {{ name: 'o' }} ensemble_scheduling {{ {steps} }}"
+        );
+        validate(&normalise(parsed(&text), "m")).map_err(|refused| refused.to_string())
+    };
+    assert_eq!(chain(4096), Ok(()));
+    let refused = "ensemble 'm' has 4097 steps, at most 4096 are possible; give it fewer";
+    assert_eq!(chain(4097), Err(refused.to_owned()));
+}
+
+#[test]
+fn a_step_with_many_inputs_and_outputs_takes_no_more_than_both_together() {
+    // Their product is 400 million. A list of that would take gigabytes.
+    const MANY: usize = 20_000;
+    let names = |first: &str, from: &str| -> Vec<String> {
+        std::iter::once(first.to_owned()).chain((1..MANY).map(|at| format!("{from}{at}"))).collect()
+    };
+    let (inputs, outputs) = (names("i", "a"), names("o", "b"));
+    let refs = |names: &[String]| -> Vec<&'static str> { names.iter().map(|name| &*name.clone().leak()).collect() };
+    let (inputs, outputs) = (refs(&inputs), refs(&outputs));
+    check_steps(
+        &[("a", &inputs, &outputs)],
+        Err(
+            "output 'o' for ensemble 'm' is not written: at least one of its depending tensors, 'a1', is not connected",
+        ),
+    );
 }

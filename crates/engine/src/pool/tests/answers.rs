@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
-/// Answers after its run, when the test says so.
+/// Keeps the responders of its jobs, so that the test answers after the run.
 struct Later(Arc<Mutex<Vec<nerite_backend::Responder>>>);
 
 impl Instance for Later {
@@ -18,7 +18,7 @@ fn closing_waits_for_responders_that_outlive_their_run() {
     let held = Arc::default();
     let pool = pool_of(vec![Box::new(Later(Arc::clone(&held)))], CostBound::Unknown, Box::new(Fifo::new()));
     let (to, answers) = mpsc::channel();
-    (0..3).for_each(|id| pool.submit(job_in(&pool, id, &to)));
+    (0..3).for_each(|id| pool.submit(job_in(&pool, id, &to), None));
     while held.lock().unwrap().len() < 3 {
         std::thread::yield_now();
     }
@@ -59,7 +59,7 @@ fn chain(pool: &Arc<Pool>, left: usize, held: Arc<AtomicBool>, to: mpsc::Sender<
         to.send(left).unwrap();
         chain(&again.upgrade().unwrap(), left, Arc::clone(&held), to.clone());
     });
-    pool.submit(job);
+    pool.submit(job, None);
 }
 
 /// Sets a flag while it runs.
@@ -78,8 +78,8 @@ fn a_panic_in_one_answer_does_not_lose_the_others() {
     let pool = pool(1, |_| Ok(()));
     let (to, answers) = mpsc::channel();
     for id in 0..20 {
-        pool.submit(job_to(id, |_| panic!("thrown on purpose")).0);
-        pool.submit(job(id, &to).0);
+        pool.submit(job_to(id, |_| panic!("thrown on purpose")).0, None);
+        pool.submit(job(id, &to).0, None);
         assert!(answers.recv().unwrap().error.is_none());
     }
     pool.close();
@@ -106,7 +106,7 @@ fn an_instance_outlives_its_responders() {
     let instance = Box::new(ReportsDrop(Later(Arc::clone(&held)), gone));
     let pool = pool_of(vec![instance], CostBound::Unknown, Box::new(Fifo::new()));
     let (to, answers) = mpsc::channel();
-    pool.submit(job_in(&pool, 1, &to));
+    pool.submit(job_in(&pool, 1, &to), None);
     let responder = loop {
         if let Some(responder) = held.lock().unwrap().pop() {
             break responder;

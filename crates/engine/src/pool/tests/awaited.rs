@@ -1,4 +1,4 @@
-//! Does a run that nobody waits for end where its answer arrives, and in any case?
+//! Does a run that no thread waits for end on the thread that sees its answer, or else on a worker?
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,14 +16,15 @@ use crate::watch::{Waiter, Watch, watch_by};
 
 type Then = Box<dyn FnOnce() + Send>;
 
-/// What other threads leave, by the descriptor that is awaited, for tests that look for it.
+/// The callbacks that threads without [`THENS`] leave, by the descriptor that is awaited. Other descriptors than those that a test has inserted are
+/// ignored.
 static LEFT: Mutex<BTreeMap<RawFd, Vec<Then>>> = Mutex::new(BTreeMap::new());
 
-/// How often a waiter was told to release each of these descriptors, for tests that look for it.
+/// How often a waiter released each descriptor. Other descriptors than those that a test has inserted are ignored.
 static RELEASES: Mutex<BTreeMap<RawFd, usize>> = Mutex::new(BTreeMap::new());
 
 thread_local! {
-    /// Of a thread that waits for sockets: what it is to do when they are readable.
+    /// `Some` on a thread that waits for sockets: the callbacks for when they are readable.
     static THENS: RefCell<Option<Vec<Then>>> = const { RefCell::new(None) };
 }
 
@@ -42,7 +43,7 @@ impl Watch for ByHand {
 /// Waits for one instance.
 #[derive(Default)]
 struct WaiterByHand {
-    /// The descriptor that it was asked to wait for last.
+    /// The descriptor that it waited for last.
     descriptor: Mutex<Option<RawFd>>,
 }
 
@@ -53,7 +54,7 @@ impl Waiter for WaiterByHand {
         THENS.with_borrow_mut(|thens| thens.iter_mut().for_each(|thens| thens.extend(then.take())));
         let mut left = LEFT.lock().unwrap();
         left.entry(what.as_fd().as_raw_fd()).and_modify(|thens| thens.extend(then.take()));
-        // It is dropped without the lock, because a worker goes on then.
+        // `then` is dropped without the lock, because a worker continues the run then.
         drop(left);
     }
 
@@ -77,7 +78,7 @@ struct Process {
     begun: Option<Batch>,
     took_over: Arc<Mutex<Vec<ThreadId>>>,
     socket: Arc<File>,
-    /// Hears of each run that is begun, if the test asks.
+    /// Gets a message for each run that is begun, if a test sets it.
     begins: Option<mpsc::Sender<String>>,
 }
 
@@ -94,8 +95,8 @@ impl Instance for Process {
         self.finish();
     }
 
-    fn begin(&mut self, batch: Batch, patience: Duration) -> bool {
-        assert_eq!(patience, Duration::ZERO);
+    fn begin(&mut self, batch: Batch, timeout: Duration) -> bool {
+        assert_eq!(timeout, Duration::ZERO);
         if let Some(begins) = &self.begins {
             begins.send("begun".to_owned()).unwrap();
         }
@@ -120,20 +121,20 @@ impl Instance for Process {
     }
 }
 
-/// A pool of one such instance for a thread that waits for sockets, and who took its runs over.
+/// A pool of one such instance for a thread that waits for sockets, and the threads that took over its runs.
 fn new_pool_of_process() -> (Pool, Arc<Mutex<Vec<ThreadId>>>) {
     watch_by(Box::new(ByHand));
     THENS.set(Some(Vec::new()));
     let took_over = Arc::default();
     let instance = Box::new(Process::new(&took_over)) as Box<dyn Instance>;
-    (pool_of(vec![instance], CostBound::Patience, Box::new(Fifo::new())), took_over)
+    (pool_of(vec![instance], CostBound::Timeout, Box::new(Fifo::new())), took_over)
 }
 
 /// The same after its first run, which started a worker.
 fn pool_of_process() -> (Pool, Arc<Mutex<Vec<ThreadId>>>) {
     let (pool, took_over) = new_pool_of_process();
     let (to, answers) = mpsc::channel();
-    pool.submit(job(1000, &to).0);
+    pool.submit(job(1000, &to).0, None);
     assert_eq!(answers.recv_timeout(Duration::from_mins(1)).unwrap().id, "1000");
     let by = std::mem::take(&mut *took_over.lock().unwrap());
     assert!(!by.contains(&std::thread::current().id()), "a run was begun that no worker could take over");
@@ -146,7 +147,7 @@ fn the_thread_that_sees_the_answer_takes_it_over_and_begins_the_next_run() {
     let all_here = (0..50).any(|_| {
         let (pool, took_over) = pool_of_process();
         let (to, answers) = mpsc::channel();
-        (0..3).for_each(|id| pool.submit(job(id, &to).0));
+        (0..3).for_each(|id| pool.submit(job(id, &to).0, None));
         for done in 0..3 {
             let Some(then) = take_thens().pop() else { break };
             then();
@@ -170,9 +171,9 @@ fn a_worker_leaves_the_next_run_to_front_threads_after_a_fast_one() {
         let (socket, (to, answers)) = (Arc::clone(&process.socket), mpsc::channel());
         let descriptor = socket.as_raw_fd();
         LEFT.lock().unwrap().insert(descriptor, Vec::new());
-        let pool = pool_of(vec![Box::new(process)], CostBound::Patience, Box::new(Fifo::new()));
+        let pool = pool_of(vec![Box::new(process)], CostBound::Timeout, Box::new(Fifo::new()));
         // This thread waits for no sockets, so a worker has the first run, and the others wait for it.
-        (0..3).for_each(|id| pool.submit(job(id, &to).0));
+        (0..3).for_each(|id| pool.submit(job(id, &to).0, None));
         let (mut answered, mut left, until) = (0, None, Instant::now() + Duration::from_mins(1));
         while answered < 3 && left.is_none() {
             assert!(Instant::now() < until, "{answered} of 3 are answered, and none is left to front threads");
@@ -181,7 +182,7 @@ fn a_worker_leaves_the_next_run_to_front_threads_after_a_fast_one() {
             std::thread::yield_now();
         }
         LEFT.lock().unwrap().remove(&descriptor);
-        // Dropped, it goes on on the worker, which does the last one as well.
+        // When the callback is dropped, the worker continues the run, and does the last one as well.
         let was_left = left.take().is_some();
         pool.close();
         assert_eq!(took_over.lock().unwrap().len(), 3, "each request is run once");
@@ -198,10 +199,10 @@ fn the_next_run_is_begun_before_the_last_one_is_answered() {
         THENS.set(Some(Vec::new()));
         let (to, happened) = mpsc::channel();
         let process = Process { begins: Some(to.clone()), ..Process::new(&Arc::default()) };
-        let pool = pool_of(vec![Box::new(process)], CostBound::Patience, Box::new(Fifo::new()));
+        let pool = pool_of(vec![Box::new(process)], CostBound::Timeout, Box::new(Fifo::new()));
         let submit = |id: usize| {
             let to = to.clone();
-            pool.submit(job_to(id, move |_| drop(to.send(format!("answered {id}")))).0);
+            pool.submit(job_to(id, move |_| drop(to.send(format!("answered {id}")))).0, None);
         };
         let next = || happened.recv_timeout(Duration::from_mins(1)).unwrap();
         // A worker does this one.
@@ -223,7 +224,7 @@ fn what_is_late_or_cannot_be_watched_ends_on_a_worker() {
     for (number, end) in [run_late as fn(Then), drop].into_iter().enumerate() {
         let (pool, took_over) = pool_of_process();
         let (to, answers) = mpsc::channel();
-        pool.submit(job(number, &to).0);
+        pool.submit(job(number, &to).0, None);
         end(take_thens().pop().unwrap());
         assert_eq!(answers.recv().unwrap().id, number.to_string());
         pool.close();
@@ -239,22 +240,22 @@ fn a_descriptor_is_released_before_a_worker_may_wait_for_it() {
     let (socket, (to, answers)) = (Arc::clone(&process.socket), mpsc::channel::<Answer>());
     let descriptor = socket.as_raw_fd();
     RELEASES.lock().unwrap().insert(descriptor, 0);
-    let pool = pool_of(vec![Box::new(process)], CostBound::Patience, Box::new(Fifo::new()));
+    let pool = pool_of(vec![Box::new(process)], CostBound::Timeout, Box::new(Fifo::new()));
     let check_releases = |releases: usize| {
         assert!(answers.recv_timeout(Duration::from_mins(1)).unwrap().error.is_none());
         assert_eq!(RELEASES.lock().unwrap()[&descriptor], releases);
     };
-    // A worker does this run, because there is none yet that could take it over. Front threads did not wait for the descriptor.
-    pool.submit(job(0, &to).0);
+    // A worker does this run, because there is no worker yet that could take it over. Front threads did not wait for the descriptor.
+    pool.submit(job(0, &to).0, None);
     check_releases(0);
     for (id, end) in [(1, drop as fn(Then)), (2, run_late)] {
-        pool.submit(job(id, &to).0);
+        pool.submit(job(id, &to).0, None);
         end(take_thens().pop().unwrap());
         check_releases(id);
     }
     // A worker leaves a run to front threads only after a fast one, so it does this one itself.
     THENS.set(None);
-    pool.submit(job(3, &to).0);
+    pool.submit(job(3, &to).0, None);
     check_releases(3);
     pool.close();
     RELEASES.lock().unwrap().remove(&descriptor);
@@ -273,7 +274,7 @@ fn without_threads_no_run_is_begun_whose_answer_another_request_could_get() {
     let (to, answers) = mpsc::channel();
     REFUSES_THREADS.set(true);
     for id in 0..2 {
-        pool.submit(job(id, &to).0);
+        pool.submit(job(id, &to).0, None);
         wait_until_late();
         for then in take_thens() {
             then();
@@ -282,7 +283,7 @@ fn without_threads_no_run_is_begun_whose_answer_another_request_could_get() {
         assert_eq!((answer.id, answer.error.unwrap().code), (id.to_string(), Code::Unavailable));
     }
     REFUSES_THREADS.set(false);
-    pool.submit(job(2, &to).0);
+    pool.submit(job(2, &to).0, None);
     assert_eq!(answers.recv_timeout(Duration::from_mins(1)).unwrap().id, "2");
     assert_eq!(took_over.lock().unwrap().len(), 1, "only the run that a worker did");
     pool.close();
@@ -293,7 +294,7 @@ fn late_runs_end_on_the_workers_that_there_are_once_the_system_refuses_threads()
     let (pool, took_over) = pool_of_process();
     pool.add(vec![Box::new(Process::new(&took_over))], vec![None]);
     let (to, answers) = mpsc::channel();
-    (0..2).for_each(|id| pool.submit(job(id, &to).0));
+    (0..2).for_each(|id| pool.submit(job(id, &to).0, None));
     REFUSES_THREADS.set(true);
     let thens = take_thens();
     assert_eq!(thens.len(), 2, "both are begun");
@@ -328,7 +329,7 @@ fn the_time_of_an_answer_is_charged_to_the_connection_that_asked() {
             while begun.elapsed() < LONG {}
             to.send(std::thread::current().id()).unwrap();
         };
-        poll_in(&sender, || pool.submit(job_to(1, takes_long).0));
+        poll_in(&sender, || pool.submit(job_to(1, takes_long).0, None));
         let before = [&sender, &observer].map(Flow::served_ns);
         let then = take_thens().pop().unwrap();
         poll_in(&observer, then);

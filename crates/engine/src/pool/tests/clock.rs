@@ -1,4 +1,4 @@
-//! What does a pool leave in the queue of the clock, whose times clients may choose?
+//! How many entries does a pool have in the timer, if clients choose the times?
 
 use super::*;
 use crate::timer::timer;
@@ -36,7 +36,7 @@ fn a_pool_has_one_entry_however_often_its_time_changes_and_none_when_it_is_gone(
     let pool = pool_of(Vec::new(), CostBound::Unknown, Box::new(Sooner { waiting: Vec::new(), at_us: FAR_US + JOBS }));
     let (to, answers) = mpsc::channel();
     for id in 0..JOBS as usize {
-        pool.submit(job(id, &to).0);
+        pool.submit(job(id, &to).0, None);
         assert_eq!(timer().entries_in(FAR_US..=FAR_US + JOBS), 1);
     }
     assert_eq!(pool.waiting(), JOBS as usize);

@@ -1,11 +1,11 @@
-//! Does an instance leave whatever it was about to do, and does every job end?
+//! Is an instance removed whatever it was about to do, and does every job end?
 
 use super::*;
 use crate::limits::ORDERED_RESPONSES_MAX;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A pool of two instances whose responses keep their order. The job called "0" ends when it is told to.
+/// A pool of two instances whose responses keep their order. The job called "0" ends when `goes_on` gets a message.
 fn ordered(goes_on: mpsc::Receiver<()>) -> Pool {
     let goes_on = Arc::new(Mutex::new(goes_on));
     let instance = || Box::new(InOrder(FirstWaits(Arc::clone(&goes_on)))) as Box<dyn Instance>;
@@ -41,7 +41,7 @@ fn an_instance_leaves_whose_run_waits_for_room_in_the_order() {
     let pool = ordered(goes_on);
     let (to, answers) = mpsc::channel();
     let jobs = ORDERED_RESPONSES_MAX + 4;
-    (0..jobs).for_each(|id| pool.submit(job(id, &to).0));
+    (0..jobs).for_each(|id| pool.submit(job(id, &to).0, None));
     let begun = Instant::now();
     while !pool.0.lock().order.as_ref().unwrap().is_full() || pool.0.lock().instances.iter().flatten().count() != 1 {
         assert!(begun.elapsed() < PATIENCE, "the order is never full");
@@ -75,20 +75,20 @@ impl Drop for ReportsDrop {
     }
 }
 
-/// A running model may itself ask for a load of its model. That would wait for ever if the load waited for the run.
+/// A run may itself request a load of its model. If the load waited for the run, both would wait for ever.
 #[test]
 fn removing_an_instance_does_not_wait_for_its_run() {
     let ((begun, runs), (go_on, goes_on), (gone, is_gone)) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
     let instance = Box::new(InOrder(ReportsDrop(Waits(begun, goes_on), gone)));
     let pool = pool_of(vec![instance], CostBound::Unknown, Box::new(Fifo::new()));
     let (to, answers) = mpsc::channel();
-    pool.submit(job(0, &to).0);
+    pool.submit(job(0, &to).0, None);
     runs.recv().unwrap();
     for _ in 0..3 {
         let come = pool.add(vec![Box::new(InOrder(Act(|_| Ok(())))) as Box<dyn Instance>], vec![None]);
-        pool.submit(job(1, &to).0);
+        pool.submit(job(1, &to).0, None);
         assert_eq!(answers.recv_timeout(PATIENCE).unwrap().id, "1");
-        // The first of them is removed together with the old one. Later ones find the old one's place still taken.
+        // The first added instance is removed together with the old one. When later ones are added, the old one still has its number.
         pool.remove(&[&come[..], &[0]].concat());
         assert!(!come.contains(&0) && pool.leaving() >= 1);
     }

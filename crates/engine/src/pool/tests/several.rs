@@ -6,7 +6,7 @@ use nerite_schedule::Slot;
 
 use super::*;
 
-/// Runs so many jobs together.
+/// Runs `size` jobs together.
 struct Together {
     size: Arc<AtomicUsize>,
     waiting: VecDeque<Ticket>,
@@ -41,10 +41,10 @@ fn a_batch_of_several_quick_jobs_runs_on_a_worker() {
     let instance = Box::new(InOrder(Noting(Arc::clone(&threads)))) as Box<dyn Instance>;
     let pool = pool_of(vec![instance], CostBound::InputSizes, Box::new(scheduler));
     let (to, answers) = mpsc::channel();
-    // Where so many jobs ran.
+    // The threads on which a batch of this many jobs ran.
     let ran = |jobs: usize| {
         size.store(jobs, Ordering::Relaxed);
-        (0..jobs).for_each(|id| pool.submit(job(id, &to).0));
+        (0..jobs).for_each(|id| pool.submit(job(id, &to).0, None));
         (0..jobs).for_each(|_| drop(answers.recv().unwrap()));
         std::mem::take(&mut *threads.lock().unwrap())
     };

@@ -1,4 +1,4 @@
-//! Does code that hangs stop anybody but its own requests?
+//! Does code that hangs hold up its own requests only?
 
 use nerite_backend::{BatchStrategy, WaitingRequest};
 use nerite_schedule::{BatchPolicy, Batcher, PriorityLevels, QueuePolicy, Wants};
@@ -8,7 +8,7 @@ use super::*;
 /// Long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// A pool whose jobs may wait for so long.
+/// A pool whose jobs may wait for `timeout_us`.
 fn pool_with(instances: usize, timeout_us: u64, strategy: Option<Box<dyn BatchStrategy>>) -> Pool {
     let default_policy = QueuePolicy { timeout_us, ..QueuePolicy::default() };
     let levels = PriorityLevels { default_policy, ..PriorityLevels::default() };
@@ -28,7 +28,7 @@ fn pool_with(instances: usize, timeout_us: u64, strategy: Option<Box<dyn BatchSt
     Pool::new("test", all, CostBound::InputSizes, scheduling, None, version, Box::new(reject))
 }
 
-/// A strategy that says what it is asked, and waits for each answer.
+/// A strategy that sends each question to the test, and waits for the answer of the test.
 struct Slow {
     questions: mpsc::Sender<(String, std::thread::ThreadId)>,
     answers: mpsc::Receiver<bool>,
@@ -66,12 +66,12 @@ fn a_strategy_is_asked_by_a_worker_while_the_queue_goes_on() {
         assert_ne!(thread, std::thread::current().id(), "{what}");
         what
     };
-    pool.submit(job(0, &to).0);
+    pool.submit(job(0, &to).0, None);
     assert_eq!(next(), "begins 0");
     // The strategy has not answered yet.
     let (second, cancel) = job(1, &to);
-    pool.submit(second);
-    (2..5).for_each(|id| pool.submit(job(id, &to).0));
+    pool.submit(second, None);
+    (2..5).for_each(|id| pool.submit(job(id, &to).0, None));
     assert_eq!(pool.waiting(), 5);
     cancel.cancel();
     assert_eq!(answers.recv_timeout(PATIENCE).unwrap().id, "1");
@@ -80,7 +80,7 @@ fn a_strategy_is_asked_by_a_worker_while_the_queue_goes_on() {
     says.send(true).unwrap();
     assert_eq!(next(), "may 3 join");
     says.send(false).unwrap();
-    // From now on it says no at once.
+    // From now on the strategy answers no at once.
     drop(says);
     let ran: Vec<String> = (0..4).map(|_| answers.recv_timeout(PATIENCE).unwrap().id).collect();
     assert_eq!(ran, ["0", "2", "3", "4"]);
@@ -93,7 +93,7 @@ fn a_job_is_rejected_at_its_time_while_a_strategy_hangs() {
         (mpsc::channel(), mpsc::channel(), mpsc::channel());
     let pool = pool_with(2, 20_000, Some(Box::new(Slow { questions: question_sender, answers: to_say })));
     for id in 0..3 {
-        pool.submit(job(id, &to).0);
+        pool.submit(job(id, &to).0, None);
     }
     assert_eq!(questions.recv_timeout(PATIENCE).unwrap().0, "begins 0");
     for _ in 0..3 {
@@ -110,17 +110,17 @@ fn a_batch_that_is_formed_runs_before_the_strategy_hears_of_its_end() {
     let ((question_sender, questions), (says, to_say), (to, answers)) =
         (mpsc::channel(), mpsc::channel(), mpsc::channel());
     let pool = pool_with(1, 0, Some(Box::new(Slow { questions: question_sender, answers: to_say })));
-    pool.submit(job(0, &to).0);
+    pool.submit(job(0, &to).0, None);
     assert_eq!(questions.recv_timeout(PATIENCE).unwrap().0, "begins 0");
     says.send(true).unwrap();
     assert_eq!(questions.recv_timeout(PATIENCE).unwrap().0, "ends");
-    // It hangs there.
+    // The strategy hangs there.
     assert_eq!(answers.try_recv().unwrap().id, "0");
     drop(says);
     pool.close();
 }
 
-/// Says how many have the parameters of the request that it hears of.
+/// Sends the number of references to the parameters of the first request of a batch.
 struct Counts(mpsc::Sender<usize>);
 
 impl BatchStrategy for Counts {
@@ -139,8 +139,8 @@ impl BatchStrategy for Counts {
 fn the_parameters_of_a_request_are_not_copied_for_a_strategy() {
     let ((count_sender, counts), (to, answers)) = (mpsc::channel(), mpsc::channel());
     let pool = pool_with(1, 0, Some(Box::new(Counts(count_sender))));
-    pool.submit(job(0, &to).0);
-    // The job has them too.
+    pool.submit(job(0, &to).0, None);
+    // One reference is that of the question, and one is that of the job.
     assert_eq!(counts.recv_timeout(PATIENCE).unwrap(), 2);
     assert!(answers.recv_timeout(PATIENCE).unwrap().error.is_none());
     pool.close();
@@ -150,7 +150,7 @@ fn the_parameters_of_a_request_are_not_copied_for_a_strategy() {
 fn work_that_a_refused_thread_was_to_do_wakes_one_that_sleeps() {
     let (to, answers) = mpsc::channel();
     let pool = pool_with(1, 0, None);
-    pool.submit(job(0, &to).0);
+    pool.submit(job(0, &to).0, None);
     assert_eq!(answers.recv_timeout(PATIENCE).unwrap().id, "0");
     let begun = Instant::now();
     while pool.0.lock().sleeping == 0 {
@@ -162,7 +162,7 @@ fn work_that_a_refused_thread_was_to_do_wakes_one_that_sleeps() {
     state.driver.arrive(queued, |ticket| Arrival::new(ticket, 1), now_us());
     let run = state.next_run().unwrap();
     state.ready.push_back(run);
-    // The one that is refused.
+    // The worker whose thread is refused.
     state.workers += 1;
     drop(state);
     pool.0.without_worker(&std::io::ErrorKind::WouldBlock.into());
@@ -170,7 +170,7 @@ fn work_that_a_refused_thread_was_to_do_wakes_one_that_sleeps() {
     pool.close();
 }
 
-/// An answer that does not come back before the other end of this is dropped.
+/// A reply that returns only when the test drops the other end of its channel.
 struct Hangs(mpsc::Sender<()>, Arc<Mutex<mpsc::Receiver<()>>>);
 
 impl nerite_request::Deliver for Hangs {
@@ -193,15 +193,15 @@ fn code_that_hangs_when_it_hears_of_a_timeout_stops_no_other_timeout() {
         let reply = Reply::through(Hangs(begun_sender.clone(), Arc::clone(&release)));
         job_with(id, ModelVersion::unmetered("m").begin(), reply).0
     };
-    theirs.submit(hanging(0));
+    theirs.submit(hanging(0), None);
     begun.recv_timeout(PATIENCE).unwrap();
     let (to, answers) = mpsc::channel();
     for (id, pool) in [&ours, &theirs].into_iter().enumerate() {
-        pool.submit(job(id, &to).0);
+        pool.submit(job(id, &to).0, None);
         assert_eq!(answers.recv_timeout(PATIENCE).unwrap().id, id.to_string());
     }
-    // Nor that of others who may wait.
-    theirs.submit(job_with(1, ModelVersion::unmetered("m").begin(), Reply::through(Waits(to.clone()))).0);
+    // It does not stop other answers that may wait, either.
+    theirs.submit(job_with(1, ModelVersion::unmetered("m").begin(), Reply::through(Waits(to.clone()))).0, None);
     assert_eq!(answers.recv_timeout(PATIENCE).unwrap().id, "may wait");
     drop(held);
     drop((ours, theirs));
@@ -263,7 +263,7 @@ fn a_timeout_that_sends_the_held_answer_of_another_job_does_not_wait_for_it() {
     first.answer_by(|reply| order.in_turn(reply));
     let mut second = job_with(1, ModelVersion::unmetered("m").begin(), Reply::through(Waiting(to))).0;
     second.answer_by(|reply| order.in_turn(reply));
-    // As it was noted when the second came.
+    // The pool notes this when the second job arrives.
     let mut state = shared.lock();
     state.order = Some(order);
     state.answers_may_wait = true;

@@ -25,7 +25,7 @@ impl Frames {
         Frames { skip: PREFACE_BYTES, gave_up: false }
     }
 
-    /// Changes nothing from now on.
+    /// From now on, [`Frames::patch`] changes nothing.
     pub(super) fn give_up(&mut self) {
         self.gave_up = true;
     }
@@ -153,7 +153,7 @@ mod tests {
         field
     }
 
-    /// The patched stream is the same, in pieces of any length.
+    /// Patches `stream` in pieces of every length, and expects the same result each time.
     #[track_caller]
     fn check(stream: &[u8], expected: &[u8]) {
         for cut in 1..=stream.len() {

@@ -14,18 +14,18 @@ use crate::reply::Failure;
 /// How the body of an inference is divided, by its headers.
 #[derive(Clone, Copy, Debug)]
 pub struct Framing {
-    /// How it is compressed.
+    /// The compression of the body.
     pub encoding: Option<Encoding>,
-    /// Bytes that come; `None` for a chunked body.
+    /// The bytes that the client declared; `None` for a chunked body.
     declared: Option<u64>,
     /// Bytes of JSON, after inflating. `None` if no header gives them: then the whole body is JSON.
     json: Option<u64>,
-    /// Bytes that the JSON, a raw body or an inflated one may have.
+    /// The most bytes of the JSON, of a raw body, and of an inflated body.
     pub bytes_max: u64,
 }
 
 impl Framing {
-    /// What `headers` say about a body with `declared` bytes. Impossible lengths are refused here, before a byte is read.
+    /// Reads from `headers` how a body of `declared` bytes is divided. Impossible lengths are refused here, before a byte is read.
     pub fn of(headers: &HeaderMap, declared: Option<u64>, bytes_max: u64) -> Result<Framing, Failure> {
         let value = |name| headers.get(name).map(http::HeaderValue::as_bytes);
         let encoding = request_encoding(value(CONTENT_ENCODING))
@@ -62,7 +62,7 @@ impl Framing {
         self.json.map(|json| json as usize)
     }
 
-    /// What to expect of the body as it comes.
+    /// The facts that `receive` needs.
     pub fn expected(&self) -> Expected {
         let Framing { encoding, declared, json, bytes_max } = *self;
         if encoding.is_some() {
@@ -94,7 +94,7 @@ impl Framing {
     }
 }
 
-/// Triton reads the length into 32 bits.
+/// Refuses a length that Triton refuses, because it stores the length in 32 bits.
 fn check_content_length(declared: Option<u64>) -> Result<(), Status> {
     match declared {
         Some(size) if size > INFER_BODY_BYTES_MAX => Err(length_out_of_range(size)),
@@ -127,7 +127,7 @@ fn parse_json_length(text: &[u8]) -> Result<i64, Status> {
     })
 }
 
-/// The JSON ends inside the body.
+/// Checks that the JSON ends inside the body. Returns its length.
 fn in_range(json: i64, body_len: Option<u64>) -> Result<u64, Failure> {
     let fits = u64::try_from(json).ok().filter(|json| body_len.is_none_or(|len| *json <= len));
     fits.ok_or_else(|| {

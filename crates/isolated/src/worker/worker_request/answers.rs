@@ -8,7 +8,7 @@ use nerite_request::{InferResponse, Output, Outputs, Parameters, Recycled, Statu
 use nerite_tensor::Tensor;
 
 use super::super::cut;
-use super::super::talk::OutputSpace;
+use super::super::server_channel::OutputSpace;
 use super::WorkerRequest;
 
 /// A response, and where each of its outputs lies; or the failure.
@@ -16,6 +16,8 @@ pub(in super::super) struct Answered {
     read: Result<Parameters, Status>,
     /// The outputs; for a failure the states that the model kept.
     outputs: Vec<(Output, Option<SegmentOffset>)>,
+    /// Whether the error is the answer of a compiled backend, which reported the request as a success.
+    is_own_error: bool,
 }
 
 impl Answered {
@@ -26,14 +28,15 @@ impl Answered {
         };
         for Tensor { name, datatype, shape, data } in request.take_states() {
             if outputs.iter().all(|output| output.name != name) {
-                outputs.push(Output { name, datatype, shape, data, placed: false });
+                outputs.push(Output { index: outputs.len(), name, datatype, shape, data, placed: false });
             }
         }
+        let is_own_error = read.is_err() && request.is_noted_success();
         let place = |output: Output| location(request, &output).map(|location| (output, location));
         match outputs.into_iter().map(place).collect() {
-            Ok(outputs) => Answered { read, outputs },
-            // The first failure is the reason.
-            Err(status) => Answered { read: read.and(Err(cut(status))), outputs: Vec::new() },
+            Ok(outputs) => Answered { read, outputs, is_own_error },
+            // If the request itself failed, that error is reported.
+            Err(status) => Answered { read: read.and(Err(cut(status))), outputs: Vec::new(), is_own_error },
         }
     }
 
@@ -45,6 +48,7 @@ impl Answered {
         });
         match &self.read {
             Ok(parameters) => WrittenResponse::Outputs(outputs.collect(), parameters),
+            Err(status) if self.is_own_error => WrittenResponse::Error(status.clone()),
             Err(status) if self.outputs.is_empty() => WrittenResponse::Failed(status.clone()),
             Err(status) => WrittenResponse::FailedWith(status.clone(), outputs.collect()),
         }

@@ -83,7 +83,7 @@ fn pair() -> Pair {
 impl Pair {
     /// The next packet for the process; null if there is none.
     fn received(&self) -> Value {
-        self.theirs.set_patience(Some(std::time::Duration::from_millis(20))).unwrap();
+        self.theirs.set_receive_timeout(Some(std::time::Duration::from_millis(20))).unwrap();
         let mut packet = Packet::default();
         let text = self.theirs.receive(&mut packet).ok().flatten();
         text.map_or(Value::Null, |text| serde_json::from_slice(text).unwrap())
@@ -114,7 +114,7 @@ impl Pair {
 fn output(bytes: &[u8]) -> Recycled<InferResponse> {
     let data = Buffer::from(bytes.to_vec());
     let shape = Shape::from_slice(&[bytes.len() as i64]);
-    let output = Output { name: "OUT".into(), datatype: DataType::Uint8, shape, data, placed: false };
+    let output = Output { index: 0, name: "OUT".into(), datatype: DataType::Uint8, shape, data, placed: false };
     InferResponse { outputs: vec![output].into(), ..InferResponse::default() }.into()
 }
 
@@ -176,6 +176,31 @@ fn an_invalid_nested_request_is_refused_with_tritons_text() {
     pair.send(4, "other", json!([]), json!({ "waits": true }));
     pair.other.take().reply.send(Response::Final(output(&[7])));
     assert_eq!(pair.received()["final"], json!(true));
+}
+
+#[test]
+fn a_request_that_comes_to_be_waited_for_ends_if_no_answer_can_come() {
+    let pair = pair();
+    let wait_for =
+        |call: u64| pair.calls.handle(&CallSaid::read(json!({ "waits": call }).to_string().as_bytes()).unwrap());
+    // A thread of the model sends the request, and the instance does not wait for it.
+    pair.send(3, "asker", json!([]), json!({}));
+    assert_eq!(pair.received(), Value::Null);
+    wait_for(9);
+    wait_for(3);
+    let received = pair.received();
+    assert_eq!((&received["call"], &received["final"]), (&json!(3), &json!(true)));
+    assert!(received["response"]["error"][1].as_str().unwrap().contains("model 'asker' waits for itself"));
+    let mut late = pair.other.take();
+    assert!(late.cancel.is_cancelled());
+    late.reply.send(Response::Final(output(&[7])));
+    assert_eq!(pair.received(), Value::Null, "it was answered already");
+    // The instance waits for an answer that is possible, until it has arrived.
+    pair.send(4, "other", json!([]), json!({}));
+    wait_for(4);
+    pair.other.take().reply.send(Response::Final(output(&[7])));
+    assert_eq!(pair.received()["call"], json!(4));
+    pair.calls.process.callees.waiter.end_all();
 }
 
 #[test]
@@ -265,5 +290,35 @@ fn responses_that_were_sent_before_the_process_ended_come_before_the_error() {
             panic!("a response and an error: {all:?}")
         };
         assert_eq!((&*first.outputs[0].name, &*error.message), ("x", "it ended"));
+    }
+}
+
+/// A model's code can write to the channel, and some numbers of Python are not valid in JSON. A thread of the model waits for the answer.
+#[test]
+fn a_call_that_cannot_be_read_is_answered_and_without_a_number_it_ends_the_process() {
+    let pair = pair();
+    let mut packet = Packet::default();
+    let mut send = |text: &str| {
+        pair.theirs.send(text, &[]).unwrap();
+        assert!(pair.calls.receive(&mut packet).unwrap());
+        pair.received()
+    };
+    for (text, why) in [
+        (r#"{"call":7,"infer":{"parameters":{"a":NaN}}}"#, "the server cannot read the call: expected value at line 1"),
+        (r#"{"call":7,"load":["a"]}"#, "the server does not know the call, or a part of it is invalid"),
+        (r#"{"call":7,"nothing":1}"#, "the server does not know the call, or a part of it is invalid"),
+    ] {
+        let received = send(text);
+        assert_eq!(received["call"], json!(7), "{text}");
+        assert!(received["error"].as_str().unwrap().starts_with(why), "{text}: {received}");
+    }
+    assert_eq!(send(r#"{"taken":1}"#), Value::Null);
+    assert_eq!(pair.calls.process.os_process.killed_because(), None);
+    for text in [r#"{"call":7"#, r#"{"call":,}"#, r#"{"call":99999999999999999999,NaN}"#, "nonsense"] {
+        let pair = self::pair();
+        pair.theirs.send(text, &[]).unwrap();
+        assert!(pair.calls.receive(&mut Packet::default()).unwrap());
+        let why = pair.calls.process.os_process.killed_because();
+        assert!(why.is_some_and(|why| why.contains("a packet that the server cannot read")), "{text}: {why:?}");
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 /// The most characters of a name in an error.
 const SHOWN_CHARS_MAX: usize = 200;
 
-/// The name below the archive's root, without `.` parts. Empty for the root itself. `None` if it is absolute or leads out.
+/// The name below the archive's root, without `.` parts. Empty for the root itself. `None` if it is absolute or has a `..` part.
 pub(super) fn inside(name: &[u8]) -> Option<PathBuf> {
     let mut found = PathBuf::new();
     for component in Path::new(OsStr::from_bytes(name)).components() {

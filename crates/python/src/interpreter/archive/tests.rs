@@ -35,25 +35,25 @@ fn packed(parts: &[Part<'_>]) -> Vec<u8> {
 }
 
 /// A directory to unpack into, beside a file that must not be touched.
-fn house() -> (tempfile::TempDir, PathBuf) {
-    let house = tempfile::tempdir().unwrap();
-    fs::write(house.path().join("secret"), "mine").unwrap();
-    let root = house.path().join("root");
+fn outer_and_root() -> (tempfile::TempDir, PathBuf) {
+    let outer = tempfile::tempdir().unwrap();
+    fs::write(outer.path().join("secret"), "mine").unwrap();
+    let root = outer.path().join("root");
     fs::create_dir(&root).unwrap();
-    (house, root)
+    (outer, root)
 }
 
 #[track_caller]
 fn check(parts: &[Part<'_>], expect: Result<&[(&str, &str)], &str>) {
-    let (house, root) = house();
+    let (outer, root) = outer_and_root();
     let done = unpack(&packed(parts)[..], &root, Bounds::default()).map_err(|refusal| refusal.to_string());
-    let done = done.map_err(|text| text.replace(&house.path().canonicalize().unwrap().display().to_string(), "~"));
+    let done = done.map_err(|text| text.replace(&outer.path().canonicalize().unwrap().display().to_string(), "~"));
     assert_eq!(done, expect.map(|_| ()).map_err(str::to_owned));
     for (name, text) in expect.unwrap_or_default() {
         assert_eq!(fs::read_to_string(root.join(name)).unwrap(), *text, "{name}");
     }
-    assert_eq!(fs::read_to_string(house.path().join("secret")).unwrap(), "mine");
-    assert_eq!(fs::read_dir(house.path()).unwrap().count(), 2, "nothing came beside it");
+    assert_eq!(fs::read_to_string(outer.path().join("secret")).unwrap(), "mine");
+    assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 2, "nothing came beside it");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn devices_and_their_like_are_refused() {
 
 #[track_caller]
 fn check_bounds(parts: &[Part<'_>], bounds: Bounds, expect: Result<(), &str>) {
-    let (_house, root) = house();
+    let (_outer, root) = outer_and_root();
     let done = unpack(&packed(parts)[..], &root, bounds).map_err(|refusal| refusal.to_string());
     assert_eq!(done, expect.map_err(str::to_owned));
 }
@@ -162,7 +162,7 @@ fn a_file_said_to_be_huge_is_refused_before_it_is_written() {
     header.set_mode(0o644);
     header.set_size(u64::MAX >> 1);
     header.set_cksum();
-    let (_house, root) = house();
+    let (_outer, root) = outer_and_root();
     let refusal = unpack(&header.as_bytes()[..], &root, Bounds::default()).unwrap_err();
     assert!(matches!(refusal, Refusal::Bytes(ARCHIVE_BYTES_MAX)), "{refusal}");
     assert!(!root.join("huge").exists());
@@ -176,7 +176,7 @@ fn a_name_without_end_is_not_kept_in_memory() {
     header.set_size(1 << 40);
     header.set_cksum();
     let archive = Read::chain(&header.as_bytes()[..], io::repeat(b'x'));
-    let (_house, root) = house();
+    let (_outer, root) = outer_and_root();
     let refusal = unpack_tar(archive, &root, Bounds::default()).unwrap_err().to_string();
     assert!(refusal.ends_with("(more than 1048576 bytes are between two entries)"), "{refusal}");
 }
@@ -187,7 +187,7 @@ fn check_long(name: &str, expect: &str) {
     let mut header = Header::new_gnu();
     header.set_size(0);
     builder.append_data(&mut header, name, io::empty()).unwrap();
-    let (_house, root) = house();
+    let (_outer, root) = outer_and_root();
     let refusal = unpack(&builder.into_inner().unwrap()[..], &root, Bounds::default()).unwrap_err().to_string();
     assert!(refusal.ends_with(expect), "{refusal}");
 }
@@ -201,7 +201,7 @@ fn a_name_is_as_long_and_as_deep_as_may_be() {
 
 #[track_caller]
 fn check_bytes(bytes: &[u8], expect: Result<(), &str>) {
-    let (_house, root) = house();
+    let (_outer, root) = outer_and_root();
     let done = unpack(bytes, &root, Bounds::default()).map_err(|refusal| refusal.to_string());
     assert_eq!(done, expect.map_err(str::to_owned));
 }
@@ -223,7 +223,7 @@ fn gzip_is_detected_by_the_first_bytes() {
     check_bytes(&[0x28, 0xb5, 0x2f, 0xfd], Err("it is packed with zstd, and only tar files are read, gzipped or not"));
     check_bytes(b"BZh91AY", Err("it is packed with bzip2, and only tar files are read, gzipped or not"));
     check_bytes(b"PK\x03\x04", Err("it is packed with zip, and only tar files are read, gzipped or not"));
-    let (_house, root) = house();
+    let (_outer, root) = outer_and_root();
     let refusal = unpack(&[b'x'; 2048][..], &root, Bounds::default()).unwrap_err().to_string();
     let begins =
         "its first entry cannot be read, as if it were no tar file, gzipped or not (numeric field was not a number";
@@ -235,13 +235,13 @@ fn an_archive_cut_short_is_no_archive() {
     let tar = packed(&[('0', "a", &"x".repeat(1000))]);
     check_bytes(&tar[..1000], Err("its entry 'a' ends after 488 bytes of 1000"));
     let gzipped = gzipped(&tar);
-    let (_house, root) = house();
+    let (_outer, root) = outer_and_root();
     assert!(unpack(&gzipped[..gzipped.len() / 2], &root, Bounds::default()).is_err());
 }
 
 #[test]
 fn files_keep_their_time_and_their_mode_without_set_uid() {
-    let (_house, root) = house();
+    let (_outer, root) = outer_and_root();
     unpack(&packed(&[('0', "a", "x"), ('5', "d", "")])[..], &root, Bounds::default()).unwrap();
     let found = root.join("a").metadata().unwrap();
     assert_eq!(found.permissions().mode() & 0o7700, 0o700, "no set-uid bit");
@@ -288,10 +288,10 @@ fn no_archive_gets_out_of_its_directory() {
             .map(|_| (chance.one(&['0', '1', '2', '2', '5']), chance.path(), chance.path()))
             .collect();
         let borrowed: Vec<Part<'_>> = parts.iter().map(|(kind, name, text)| (*kind, &name[..], &text[..])).collect();
-        let (house, root) = house();
+        let (outer, root) = outer_and_root();
         let done = unpack(&packed(&borrowed)[..], &root, Bounds::default());
-        assert_eq!(fs::read_to_string(house.path().join("secret")).unwrap(), "mine", "{parts:?}");
-        assert_eq!(fs::read_dir(house.path()).unwrap().count(), 2, "{parts:?}");
+        assert_eq!(fs::read_to_string(outer.path().join("secret")).unwrap(), "mine", "{parts:?}");
+        assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 2, "{parts:?}");
         if done.is_err() {
             continue;
         }

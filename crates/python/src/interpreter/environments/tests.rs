@@ -24,7 +24,7 @@ fn pack(folder: &Path, files: &[(&str, &str)]) -> PathBuf {
 }
 
 fn find(environments: &Environments, named: &str, model_dir: &Path) -> Result<Interpreter, String> {
-    environments.interpreter(named, model_dir, &Surroundings::of_process(), LONG, None).map_err(|none| none.found)
+    environments.interpreter(named, model_dir, &SearchEnvironment::of_process(), LONG, None).map_err(|none| none.found)
 }
 
 fn shown_path(archive: &Path) -> String {
@@ -52,11 +52,11 @@ fn turn() -> std::sync::MutexGuard<'static, ()> {
 #[test]
 fn an_archive_is_unpacked_once_for_all_models_and_removed_in_the_end() {
     let _turn = turn();
-    let house = tempfile::tempdir().unwrap();
-    let archive = pack(house.path(), &[("bin/python3", "echo here")]);
+    let folder = tempfile::tempdir().unwrap();
+    let archive = pack(folder.path(), &[("bin/python3", "echo here")]);
     let environments = Environments::default();
     let first = find(&environments, &shown_path(&archive), Path::new("/models/a")).unwrap();
-    let second = find(&environments, "$$TRITON_MODEL_DIRECTORY/env.tar", house.path()).unwrap();
+    let second = find(&environments, "$$TRITON_MODEL_DIRECTORY/env.tar", folder.path()).unwrap();
     assert_eq!(first.program, second.program);
     let [root] = &unpacked_directories()[..] else { panic!("{:?}", unpacked_directories()) };
     assert_eq!(first.program, root.canonicalize().unwrap().join("bin/python3"));
@@ -72,11 +72,11 @@ fn an_archive_is_unpacked_once_for_all_models_and_removed_in_the_end() {
 #[test]
 fn the_end_of_the_server_removes_environments_that_are_in_use() {
     let _turn = turn();
-    let house = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().unwrap();
     let environments = Environments::default();
-    let _old = find(&environments, &shown_path(&pack(house.path(), &[("bin/python3", "")])), Path::new("/")).unwrap();
+    let _old = find(&environments, &shown_path(&pack(folder.path(), &[("bin/python3", "")])), Path::new("/")).unwrap();
     let _new =
-        find(&environments, &shown_path(&pack(house.path(), &[("bin/python3", "echo new")])), Path::new("/")).unwrap();
+        find(&environments, &shown_path(&pack(folder.path(), &[("bin/python3", "echo new")])), Path::new("/")).unwrap();
     assert_eq!(unpacked_directories().len(), 2);
     environments.end();
     assert_eq!(unpacked_directories().len(), 0);
@@ -85,8 +85,8 @@ fn the_end_of_the_server_removes_environments_that_are_in_use() {
 #[test]
 fn models_that_load_side_by_side_wait_for_one_unpacking() {
     let _turn = turn();
-    let house = tempfile::tempdir().unwrap();
-    let archive = shown_path(&pack(house.path(), &[("bin/python3", ""), ("bin/conda-unpack", "")]));
+    let folder = tempfile::tempdir().unwrap();
+    let archive = shown_path(&pack(folder.path(), &[("bin/python3", ""), ("bin/conda-unpack", "")]));
     let environments = Environments::default();
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -99,11 +99,11 @@ fn models_that_load_side_by_side_wait_for_one_unpacking() {
 #[test]
 fn an_archive_that_was_replaced_is_unpacked_anew_and_the_old_one_kept_while_it_is_used() {
     let _turn = turn();
-    let house = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().unwrap();
     let environments = Environments::default();
-    let old = find(&environments, &shown_path(&pack(house.path(), &[("bin/python3", "")])), Path::new("/")).unwrap();
+    let old = find(&environments, &shown_path(&pack(folder.path(), &[("bin/python3", "")])), Path::new("/")).unwrap();
     let new =
-        find(&environments, &shown_path(&pack(house.path(), &[("bin/python3", "echo new")])), Path::new("/")).unwrap();
+        find(&environments, &shown_path(&pack(folder.path(), &[("bin/python3", "echo new")])), Path::new("/")).unwrap();
     assert_ne!(old.program, new.program);
     assert!(old.program.exists());
     drop(old);
@@ -115,8 +115,8 @@ fn an_archive_that_was_replaced_is_unpacked_anew_and_the_old_one_kept_while_it_i
 #[track_caller]
 fn check_refused(files: &[(&str, &str)], expect: &str) {
     let _turn = turn();
-    let house = tempfile::tempdir().unwrap();
-    let archive = shown_path(&pack(house.path(), files));
+    let folder = tempfile::tempdir().unwrap();
+    let archive = shown_path(&pack(folder.path(), files));
     let environments = Environments::default();
     let message = find(&environments, &archive, Path::new("/")).unwrap_err();
     let expect = format!("{expect} (EXECUTION_ENV_PATH '{archive}')");
@@ -145,10 +145,10 @@ fn an_unusable_environment_is_refused_and_removed() {
 #[test]
 fn conda_unpack_is_run_by_the_environments_own_python_and_only_once() {
     let _turn = turn();
-    let house = tempfile::tempdir().unwrap();
-    let count = house.path().join("count");
+    let folder = tempfile::tempdir().unwrap();
+    let count = folder.path().join("count");
     let script = format!("echo \"$1\" >> {}", count.display());
-    let archive = shown_path(&pack(house.path(), &[("bin/python3", &script), ("bin/conda-unpack", "")]));
+    let archive = shown_path(&pack(folder.path(), &[("bin/python3", &script), ("bin/conda-unpack", "")]));
     let environments = Environments::default();
     for _ in 0..2 {
         find(&environments, &archive, Path::new("/")).unwrap();
@@ -161,13 +161,18 @@ fn conda_unpack_is_run_by_the_environments_own_python_and_only_once() {
 #[test]
 fn a_conda_unpack_that_hangs_is_ended() {
     let _turn = turn();
-    let house = tempfile::tempdir().unwrap();
-    let archive = pack(house.path(), &[("bin/python3", "echo begun; sleep 600"), ("bin/conda-unpack", "")]);
+    let folder = tempfile::tempdir().unwrap();
+    let archive = pack(folder.path(), &[("bin/python3", "echo begun; sleep 600"), ("bin/conda-unpack", "")]);
     let environments = Environments::default();
     // Long enough for the program to begin, even on a busy machine.
     let at_most = Duration::from_secs(2);
-    let found =
-        environments.interpreter(&shown_path(&archive), Path::new("/"), &Surroundings::of_process(), at_most, None);
+    let found = environments.interpreter(
+        &shown_path(&archive),
+        Path::new("/"),
+        &SearchEnvironment::of_process(),
+        at_most,
+        None,
+    );
     let message = found.unwrap_err().found;
     assert!(
         message.starts_with("its bin/conda-unpack did not end within 2 seconds, and printed \"begun\"; "),
@@ -190,27 +195,27 @@ fn a_missing_environment_is_refused_with_tritons_text() {
 
 #[test]
 fn a_directory_is_used_where_it_is() {
-    let house = tempfile::tempdir().unwrap();
-    let python = house.path().join("own/bin/python3");
+    let folder = tempfile::tempdir().unwrap();
+    let python = folder.path().join("own/bin/python3");
     fs::create_dir_all(python.parent().unwrap()).unwrap();
     fs::write(&python, "").unwrap();
     fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
-    let found = find(&Environments::default(), "$$TRITON_MODEL_DIRECTORY/own", house.path()).unwrap();
+    let found = find(&Environments::default(), "$$TRITON_MODEL_DIRECTORY/own", folder.path()).unwrap();
     assert_eq!(found.program, python.canonicalize().unwrap());
     assert!(python.exists());
 }
 
 #[test]
 fn directories_of_killed_servers_are_removed_and_those_of_running_ones_stay() {
-    let house = tempfile::tempdir().unwrap();
-    let (dead, foreign) = (house.path().join("nerite-python-1-0"), house.path().join("nerite-other"));
+    let folder = tempfile::tempdir().unwrap();
+    let (dead, foreign) = (folder.path().join("nerite-python-1-0"), folder.path().join("nerite-other"));
     for folder in [&dead, &foreign] {
         fs::create_dir_all(folder.join("bin")).unwrap();
     }
-    let living = Unpacked::make(PREFIX, house.path()).unwrap();
-    let next = Unpacked::make(PREFIX, house.path()).unwrap();
+    let living = Unpacked::make(PREFIX, folder.path()).unwrap();
+    let next = Unpacked::make(PREFIX, folder.path()).unwrap();
     assert_ne!(living.path(), next.path());
-    Unpacked::sweep(PREFIX, house.path());
+    Unpacked::sweep(PREFIX, folder.path());
     assert!(!dead.exists());
     assert!(living.path().exists() && next.path().exists() && foreign.exists());
 }

@@ -32,7 +32,7 @@ impl<T: Copy> Figure<T> {
         self.last
     }
 
-    /// Whether the figure is no longer asked for.
+    /// Whether the figure is no longer measured.
     pub fn is_dropped(&self) -> bool {
         self.failures >= FAILURES_MAX
     }

@@ -53,7 +53,7 @@ fn a_look_has_rates_states_and_who_holds_what() {
     check(&lines, &["nerite top http://h:1 nerite 0.1.0 you are user 0"]);
     check(&lines, &["requests/s 100 failures/s 0"]);
     check(&lines, &["copies/s unaligned 100 KiB"]);
-    check(&lines, &["busy", "1 ready", "100", "0", "200 µs", "0 µs", "0 µs", "0", "2.0"]);
+    check(&lines, &["busy", "1 ready", "100", "0", "0", "2.0", "200 µs", "0 µs", "0 µs"]);
     check(&lines, &["off", "not loaded"]);
     check(&lines, &["old\\u{1b}[2J", "/o", "64 bytes", "session 3", "0", "key unlinked"]);
     check(&lines, &["3", "python3", "77", "7", "1", "4 KiB", "2"]);
@@ -73,7 +73,7 @@ fn models_of_two_repositories_have_a_row_each() {
 fn without_a_page_it_says_what_is_missing() {
     let lines = looked(None, WIDE);
     check(&lines, &["idle", "not ready"]);
-    check(&lines, &["which is off here (--ui)"]);
+    check(&lines, &["is off (--ui) or has another port (--ui-port)"]);
 }
 
 #[test]
@@ -104,9 +104,10 @@ fn a_narrow_terminal_has_whole_numbers_and_names_that_say_they_are_cut() {
     let lines = looked(Some(named), Size { columns: 80, rows: 40 });
     let shown = lines.join("\n");
     assert!(lines.iter().all(|line| line.chars().count() < 80), "{shown}");
-    check(&lines, &["MODEL", "STATE", "REQ/S", "FAIL/S", "MEAN", "QUEUE", "COMPUTE"]);
-    assert!(lines.iter().any(|line| line.starts_with("a_model_with_a_name") && line.contains('…')), "{shown}");
-    check(&lines, &["busy", "ready", "100", "0", "200 µs", "0 µs", "0 µs"]);
+    check(&lines, &["MODEL", "STATE", "REQ/S", "FAIL/S", "WAITING", "ROWS/RUN", "MEAN", "QUEUE"]);
+    assert!(lines.iter().any(|line| line.starts_with("a_model_with_a_") && line.contains('…')), "{shown}");
+    check(&lines, &["busy", "ready", "100", "0", "0", "2.0", "200 µs", "0 µs"]);
+    check(&lines, &["regions 0", "mapped 0 bytes"]);
     check(&lines, &["held for clients 0 bytes"]);
     check(&lines, &["memory 0 bytes of 0 bytes"]);
     let narrow = looked(Some(page()), Size { columns: 30, rows: 40 });
@@ -116,6 +117,11 @@ fn a_narrow_terminal_has_whole_numbers_and_names_that_say_they_are_cut() {
     // A low terminal has its lines for the lists.
     let low = looked(Some(page()), Size { columns: 50, rows: 20 });
     check(&low, &["busy", "1 ready", "100"]);
+    for (columns, rows) in [(40, 12), (20, 10), (20, 8)] {
+        let lowest = looked(Some(page()), Size { columns, rows });
+        assert!(lowest.len() <= rows);
+        check(&lowest, &["busy", "1 ready"]);
+    }
 }
 
 #[test]
@@ -124,6 +130,7 @@ fn of_an_identifier_the_end_is_kept() {
     assert_eq!(shortened("a_long_name", 7), "a_long…");
     assert_eq!(shortened("short", 5), "short");
     assert_eq!(fitted(vec![40, 10, 10], 46), [22, 10, 10]);
-    assert_eq!(fitted(vec![40, 10, 10], 40), [20, 10]);
+    assert_eq!(fitted(vec![40, 10, 10], 40), [16, 10, 10]);
+    assert_eq!(fitted(vec![40, 10, 10], 39), [16, 10]);
     assert_eq!(fitted(vec![15], 3), [15]);
 }

@@ -12,16 +12,17 @@ use super::{Pools, drop_leases};
 use crate::deferred::{OwnerId, drop_together};
 use crate::error::reason;
 use crate::lease::free_list::FreeList;
+use crate::lease::limits::LEASES_PER_SESSION_MAX;
 use crate::lease::{Lease, LeaseError, LeaseName};
+use crate::mapped_counts::{MappedCounts, Most};
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
-use crate::tally::Tally;
 
-/// The leases of one session. Closed with its session. Requests in flight keep the leases that they use.
+/// The leases of one session. The account is closed with its session. Requests in flight keep the leases that they use.
 pub struct Account {
     pools: Arc<Pools>,
     /// The key by which requests over other protocols find the session. `None` if the kernel had no random bits.
     key: Option<u128>,
-    tally: Arc<Tally>,
+    mapped_counts: Arc<MappedCounts>,
     /// Whether `forgotten` has names. Changed only under the lock.
     has_forgotten: AtomicBool,
     state: Mutex<State>,
@@ -30,7 +31,7 @@ pub struct Account {
 struct State {
     lent: HashMap<LeaseName, HeldLease>,
     free_list: FreeList<Arc<Lease>>,
-    /// Idle leases that were returned to the system. Kept until the client is told.
+    /// The names of idle leases that were returned to the system, until the client is notified.
     forgotten: Vec<LeaseName>,
     /// Tags of requests that the client abandoned, the latest last.
     abandoned: VecDeque<u64>,
@@ -48,7 +49,7 @@ struct HeldLease {
 pub struct BorrowedLease {
     /// The memory.
     pub lease: Arc<Lease>,
-    /// The descriptor with which the client maps it. `None` if the session had this lease before, and so has its descriptor.
+    /// The descriptor with which the client maps the lease. `None` if the session had this lease before, so that the client has the descriptor already.
     pub descriptor: Option<OwnedFd>,
 }
 
@@ -57,9 +58,9 @@ pub struct BorrowedLease {
 pub struct LeaseState {
     /// The first digits of its name.
     pub name: String,
-    /// Bytes.
+    /// The size of the lease in bytes.
     pub byte_size: usize,
-    /// Whether a client has it. If not, it is idle.
+    /// Whether a client has the lease. If not, the lease is idle.
     pub lent: bool,
     /// Number of Buffers and Slots over it.
     pub users: usize,
@@ -75,7 +76,9 @@ impl Account {
             closed: false,
         };
         let has_forgotten = AtomicBool::new(false);
-        Account { pools, key, tally: Arc::default(), has_forgotten, state: Mutex::new(state) }
+        let most = Most { regions: LEASES_PER_SESSION_MAX as u64, bytes: bytes_max(&pools) };
+        let mapped_counts = Arc::new(MappedCounts::new(most));
+        Account { pools, key, mapped_counts, has_forgotten, state: Mutex::new(state) }
     }
 
     /// The key of this session for requests over all protocols. Any client that knows it may have outputs placed in this session's leases.
@@ -90,14 +93,14 @@ impl Account {
 
     /// The lease with this name, if it is lent to this session.
     pub fn find(&self, name: &str) -> Option<Arc<Lease>> {
-        // Most names are those of regions, and cost no lock.
+        // Most names are of regions. They are rejected here without taking the lock.
         let name = LeaseName::parse(name)?;
         self.lock().lent.get(&name).map(|lent| Arc::clone(&lent.lease))
     }
 
     /// The names of idle leases that were freed since the last call.
     pub fn take_forgotten(&self) -> Vec<LeaseName> {
-        // Asked after every packet of a session, and nearly always there are none.
+        // This is called after every packet of a session, and nearly always there are no names.
         if !self.has_forgotten.load(Ordering::Acquire) {
             return Vec::new();
         }
@@ -106,19 +109,19 @@ impl Account {
         std::mem::take(&mut state.forgotten)
     }
 
-    /// Leases and bytes that count against this session's limits, with those that wait to be unmapped.
+    /// The leases and bytes that count against this session's limits, including memory that waits to be unmapped.
     pub fn used(&self) -> (u64, u64) {
-        let counts = self.tally.counts(0);
+        let counts = self.mapped_counts.counts(0);
         (counts.mapped, counts.mapped_bytes)
     }
 
     /// The share of all sessions' bytes that is in use, as the bytes in use and the most that may be.
     pub fn used_by_all(&self) -> (u64, u64) {
-        (self.pools.tally.counts(0).mapped_bytes, self.pools.limits().bytes_max)
+        (self.pools.mapped_counts.counts(0).mapped_bytes, self.pools.limits().bytes_max)
     }
 
-    /// The leases that the session has, lent and idle, by size. Others may count against its limits: those that only a request uses, and those that wait to be
-    /// unmapped.
+    /// The leases that the session has, lent and idle, by size. Leases that only a request uses, or that wait to be unmapped, are not listed, although they
+    /// count against the session's limits.
     pub fn leases(&self) -> Vec<LeaseState> {
         let state = self.lock();
         let lent = state.lent.values().map(|lent| (&lent.lease, true));
@@ -138,7 +141,7 @@ impl Account {
 
     /// The most bytes that may count against this session.
     pub fn bytes_max(&self) -> u64 {
-        self.pools.limits().session_bytes_max.min(self.pools.limits().bytes_max)
+        bytes_max(&self.pools)
     }
 
     /// Closes the account. All its leases are dropped, and nothing more is lent.
@@ -154,7 +157,7 @@ impl Account {
             (lent, state.free_list.clear())
         };
         self.pools.remove_key(self.key);
-        // Outside the lock: unmapping takes time for each page, and others may read the account meanwhile.
+        // The leases are dropped outside the lock, because unmapping takes time for each page and others may read the account meanwhile.
         drop_together(gone, self.used().1);
     }
 
@@ -203,7 +206,7 @@ impl Account {
 
     /// Identifies this account in the queues of memory that waits to be unmapped.
     pub(super) fn owner(&self) -> OwnerId {
-        self.tally.owner()
+        self.mapped_counts.owner()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -242,6 +245,11 @@ impl BorrowedLease {
         let descriptor = lease.take_file().map_err(refused)?;
         Ok(BorrowedLease { lease, descriptor })
     }
+}
+
+/// The most bytes of leases of one session.
+fn bytes_max(pools: &Pools) -> u64 {
+    pools.limits().session_bytes_max.min(pools.limits().bytes_max)
 }
 
 impl Drop for Account {

@@ -7,7 +7,7 @@ use nerite_request::Parameters;
 use super::*;
 
 fn output(name: &str, datatype: DataType, shape: &[i64], data: Vec<u8>) -> Output {
-    Output { name: name.into(), datatype, shape: shape.into(), data: Buffer::from(data), placed: false }
+    Output { index: 0, name: name.into(), datatype, shape: shape.into(), data: Buffer::from(data), placed: false }
 }
 
 fn response(outputs: Vec<Output>) -> InferResponse {

@@ -61,10 +61,28 @@ fn keys_that_name_no_input_are_parameters() {
 }
 
 #[test]
+fn an_input_that_is_given_twice_stays_in_the_request_twice() {
+    for json in [r#"{"N":1,"N":2}"#, r#"{"parameters":{"N":5},"N":1}"#, r#"{"N":1,"parameters":{"N":5}}"#] {
+        let infer_request = read(json).unwrap();
+        let names: Vec<_> = infer_request.inputs.iter().map(|input| input.name.as_str()).collect();
+        assert_eq!(names, ["N", "N"], "{json}");
+    }
+    let infer_request = read(r#"{"a":1,"a":2,"parameters":{"a":3},"parameters":{"b":4}}"#).unwrap();
+    let found: Vec<_> = infer_request.parameters.iter().map(|(key, value)| (key, value.clone())).collect();
+    assert_eq!(found, [("a", Parameter::Int(1))]);
+}
+
+#[test]
 fn values_that_fit_no_input_are_refused() {
     let parameter = "parameter 'a' has invalid type. It should be either 'int', 'bool', or 'string'.";
     refuse(r#"{"a":null}"#, Code::InvalidArg, parameter);
     refuse(r#"{"parameters":{"a":[]}}"#, Code::InvalidArg, &format!("Converting keyword: 'parameters': {parameter}"));
+    let nested = "parameter 'parameters' has invalid type. It should be either 'int', 'bool', or 'string'.";
+    refuse(
+        r#"{"N":1,"parameters":{"parameters":{"a":1}}}"#,
+        Code::InvalidArg,
+        &format!("Converting keyword: 'parameters': {nested}"),
+    );
     refuse(
         r#"{"parameters":5}"#,
         Code::Internal,

@@ -45,7 +45,7 @@ const INPUT: &str = "input";
 /// Reads one element of `inputs` in the text's order, then checks its members in Triton's order.
 pub fn read_input(reader: &mut Reader<'_>, text: &InferText<'_>, tail: &mut Tail<'_>) -> Result<InferInput, Fault> {
     let draft = read_draft(reader, text.bytes_max)?;
-    judge(draft, text, tail).map_err(Fault::Refused)
+    validated(draft, text, tail).map_err(Fault::Refused)
 }
 
 fn read_draft<'t>(reader: &mut Reader<'t>, bytes_max: u64) -> Result<Draft<'t>, Malformed> {
@@ -102,7 +102,7 @@ fn read_shape(reader: &mut Reader<'_>) -> Result<Shape, Fault> {
     Ok(shape)
 }
 
-fn judge(draft: Draft<'_>, text: &InferText<'_>, tail: &mut Tail<'_>) -> Result<InferInput, Status> {
+fn validated(draft: Draft<'_>, text: &InferText<'_>, tail: &mut Tail<'_>) -> Result<InferInput, Status> {
     check_count(Counted::TensorParameters, draft.keys.count, TENSOR_PARAMETERS_MAX)?;
     check_one_source(&draft)?;
     let name = short(required(draft.name, "name", Owner::Unnamed(INPUT))?, "name")?;

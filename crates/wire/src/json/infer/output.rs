@@ -42,7 +42,7 @@ pub fn read_output(reader: &mut Reader<'_>) -> Result<RequestedOutput, Fault> {
         }
         _ => reader.skip(),
     })?;
-    judge(draft).map_err(Fault::Refused)
+    validated(draft).map_err(Fault::Refused)
 }
 
 fn read_keys(reader: &mut Reader<'_>, draft: &mut Draft) -> Result<(), Malformed> {
@@ -59,7 +59,7 @@ fn read_keys(reader: &mut Reader<'_>, draft: &mut Draft) -> Result<(), Malformed
     })
 }
 
-fn judge(mut draft: Draft) -> Result<RequestedOutput, Status> {
+fn validated(mut draft: Draft) -> Result<RequestedOutput, Status> {
     check_count(Counted::TensorParameters, draft.parameters, TENSOR_PARAMETERS_MAX)?;
     if draft.region.is_some() {
         if draft.classification.is_some() {

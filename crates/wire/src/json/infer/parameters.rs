@@ -21,6 +21,28 @@ pub struct RequestParameters {
     pub parameters: Parameters,
 }
 
+/// The timeout of a request in microseconds, without reading the rest of its JSON. 0 if it has none, or an invalid one.
+pub fn read_timeout(json: &[u8]) -> u64 {
+    let mut timeout_us = 0;
+    let mut read = || -> Result<(), Fault> {
+        let mut reader = Reader::new(json)?;
+        reader.members::<Fault>(|reader, key| {
+            if key.as_ref() != b"parameters" || reader.kind() != Kind::Object {
+                return Ok(reader.skip()?);
+            }
+            reader.members::<Fault>(|reader, key| {
+                if key.as_ref() == b"timeout" {
+                    timeout_us = named(reader, "timeout", Reader::unsigned)?;
+                    return Ok(());
+                }
+                Ok(reader.skip()?)
+            })
+        })
+    };
+    // A fault is reported when the whole JSON text is read.
+    if read().is_ok() { timeout_us } else { 0 }
+}
+
 /// Reads the object `parameters`.
 pub fn read_parameters(reader: &mut Reader<'_>) -> Result<RequestParameters, Fault> {
     if reader.kind() != Kind::Object {

@@ -71,7 +71,7 @@ fn check_data(datatype: &str, shape: &str, data: &str, bytes: &[u8]) {
 #[track_caller]
 fn refuse_data(datatype: &str, shape: &str, data: &str, code: Code, text: &str) {
     refuse(&json_input(datatype, shape, data), code, text);
-    // The same with the values before the datatype and the shape.
+    // The error is the same if the values precede the datatype and the shape.
     refuse(&one_input(&format!(r#""data":{data},"datatype":"{datatype}","shape":{shape}"#)), code, text);
 }
 
@@ -193,7 +193,7 @@ fn an_inputs_fields_are_refused_by_name() {
         INTERNAL,
         &format!("Unable to parse 'shared_memory_byte_size': {unsigned}"),
     );
-    // Also where no region is named.
+    // This is so even if no region is named.
     let beside =
         |key: &str| one_input(&format!(r#""datatype":"INT32","shape":[1],"data":[1],"parameters":{{"{key}":"1"}}"#));
     for key in ["shared_memory_offset", "shared_memory_byte_size"] {

@@ -12,7 +12,7 @@ use super::*;
 
 fn output(name: &str, len: usize, placed: bool) -> Output {
     let shape = [len as i64, -1].into_iter().collect();
-    Output { name: name.into(), datatype: DataType::Uint8, shape, data: Buffer::from(vec![7; len]), placed }
+    Output { index: 0, name: name.into(), datatype: DataType::Uint8, shape, data: Buffer::from(vec![7; len]), placed }
 }
 
 fn response(outputs: Vec<Output>) -> InferResponse {

@@ -7,7 +7,7 @@ use crate::lease::limits::ABANDONED_MAX;
 use crate::lease::{Lease, LeaseError, LeaseName};
 
 impl Account {
-    /// Returns a lease of [`Account::take`]. It is lent again once nothing holds it any more.
+    /// Returns a lease of [`Account::take`]. The lease can be lent again once nothing holds it any more.
     pub fn put_back(&self, lease: &Lease) {
         let mut state = self.lock();
         if let Some(lent) = state.lent.remove(&lease.name()) {
@@ -67,7 +67,7 @@ impl Account {
             return state.make_idle(lease);
         }
         lease.set_lent(false);
-        // Outside the lock, because unmapping may take long.
+        // The lease is dropped outside the lock, because unmapping may take long.
         drop(state);
         drop(lease);
     }

@@ -10,11 +10,10 @@ use crate::error::reason;
 use crate::gpu::Gpu;
 use crate::guard::watch;
 use crate::lease::class::class_bytes;
-use crate::lease::limits::LEASES_PER_SESSION_MAX;
 use crate::lease::pools::admit_or_free;
 use crate::lease::{Lease, LeaseError, LeaseMemory, LeaseName, memfd};
+use crate::mapped_counts::QuotaPermit;
 use crate::sync::AtomicBool;
-use crate::tally::QuotaPermit;
 
 impl Account {
     /// Borrows at least `bytes` bytes: a lease that this session returned, with the bytes that it left there, or a new lease of zeros.
@@ -87,7 +86,7 @@ impl Account {
         // the order of its fields.
         let watch = unsafe { watch(mapping.base().as_ptr().expose_provenance(), mapping.len()) }.map_err(refused)?;
         let [own_permit, common_permit] = permits;
-        let common = (common_permit, self.pools.census.count(size));
+        let common = (common_permit, self.pools.counts.count(size));
         let memory =
             LeaseMemory { lock, watch, mapping, file: file.into(), frees_pages: false, own_permit, _common: common };
         let lease = Arc::new(Lease {
@@ -106,8 +105,8 @@ impl Account {
         Ok(lease)
     }
 
-    /// Reserves quota for a lease of `size` bytes. Before it refuses, it frees idle leases of as many bytes, first those of this session. On a
-    /// thread that serves connections, large ones are still mapped then, so it may refuse.
+    /// Reserves quota for a lease of `size` bytes. If the quota is used up, this first frees idle leases of as many bytes, beginning with this session's. On
+    /// a thread that serves connections, large idle leases are unmapped later by another thread, so the quota may still be refused.
     fn admit(&self, size: u64) -> Result<[QuotaPermit; 2], LeaseError> {
         let permit = admit_or_free(self.owner(), || self.admit_own(size), || self.free(size));
         let permit = permit.ok_or_else(|| {
@@ -128,7 +127,7 @@ impl Account {
     }
 
     fn admit_own(&self, size: u64) -> Option<QuotaPermit> {
-        self.tally.admit(size, LEASES_PER_SESSION_MAX as u64, self.bytes_max())
+        self.mapped_counts.admit(size).ok()
     }
 
     fn class(&self, bytes: u64) -> Result<usize, LeaseError> {

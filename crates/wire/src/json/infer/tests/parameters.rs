@@ -36,6 +36,21 @@ fn parameters_are_read_into_their_fields() {
 }
 
 #[test]
+fn the_timeout_is_read_alone() {
+    for (json, expected) in [
+        (r#"{"inputs":[{"data":[1,{"timeout":1}]}],"parameters":{"a":{"timeout":2},"timeout":3,"b":4},"c":5}"#, 3),
+        (r#"{"timeout":1,"parameters":{}}"#, 0),
+        (r#"{"parameters":{"timeout":"3"}}"#, 0),
+        (r#"{"parameters":[{"timeout":3}]}"#, 0),
+        (r#"{"parameters":{"timeout":3}"#, 0),
+        ("[]", 0),
+        ("", 0),
+    ] {
+        assert_eq!(read_timeout(json.as_bytes()), expected, "{json}");
+    }
+}
+
+#[test]
 fn parameters_of_the_wrong_type_are_refused_by_name() {
     let refuse_one = |member: &str, code, text: &str| {
         refuse(&format!(r#"{{"inputs":[],"parameters":{{{member}}}}}"#), code, text);

@@ -1,0 +1,39 @@
+"""Which options of the clients for HTTP and gRPC may a program give to ``connect``?
+
+An option that would be ignored is refused, because the program would believe that the option works.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any, Mapping
+
+# How tensors may travel over a session: in its leases.
+OVER_SESSION = ("auto", "lease")
+
+
+def check(scheme: str, options: Mapping[str, Any]) -> None:
+    """Refuses options that no connection with this scheme has. An empty scheme means a session or HTTP."""
+    if scheme == "unix":
+        _check_for_session(options)
+        return
+    # The module is imported only if there are names to check.
+    if unknown := set(options) - {"buffers"}:
+        client = importlib.import_module(f"nerite.{scheme or 'http'}").InferenceServerClient
+        names = [name for name in inspect.signature(client.__init__).parameters if name not in ("self", "url")]
+        if unknown := unknown - set(names):
+            what = {"": "without an address", "http": "to a server over HTTP", "grpc": "to a server over gRPC"}[scheme]
+            raise TypeError(f"connect() {what} has no option '{min(unknown)}', it takes {', '.join(names)}")
+
+
+def _check_for_session(options: Mapping[str, Any]) -> None:
+    if others := set(options) - {"buffers"}:
+        raise TypeError(f"connect() to a session socket has no option '{min(others)}'; options of clients are for http:// and grpc:// addresses")
+    if (buffers := options.get("buffers", "auto")) not in OVER_SESSION:
+        raise ValueError(f"buffers={buffers!r} does not go with a session socket, whose tensors lie in leases; name an http:// or grpc:// address")
+
+
+def has_session(options: Mapping[str, Any]) -> bool:
+    """Whether a session can be used with these options."""
+    return options.get("buffers", "auto") in OVER_SESSION
