@@ -39,6 +39,9 @@ try:
 except ImportError:
     # The server then checks for numpy too.
     sys.exit()
+# A line is written whole, not in the parts that `print` makes of it. The server passes on what it reads, so a line of its log could come in between.
+for stream in (sys.stdout, sys.stderr):
+    stream.reconfigure(line_buffering=True, write_through=False)
 sys.meta_path.insert(0, SentModules(first["modules"]))
 main = __import__(first["main"], fromlist=["run"])
 main.run(channel, socket.socket(fileno=descriptors[0]), *descriptors[1:])
