@@ -1,6 +1,6 @@
 """Which servers do the tests of the Python package talk to?
 
-    .venv/bin/python -m pytest python/tests        # target/release/nerite (or NERITE_BIN), and Triton if it is installed
+    .venv/bin/python -m pytest python/tests        # target/debug/nerite (or NERITE_BIN), and Triton if it is installed
 
 The real Triton 2.51 takes part when its environment is there (TRITON_ORACLE, by default target/triton-oracle; made by
 ``python tests/conformance/triton.py``). Without either server the tests that need none still run.
@@ -14,7 +14,19 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from peers import Found, Launcher, shared_objects  # noqa: E402
+from peers import ROOT, Found, Launcher, shared_objects  # noqa: E402
+
+sys.path.insert(0, str(ROOT / "tests"))
+
+import suites  # noqa: E402
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    suites.add_option(parser)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: "list[pytest.Item]") -> None:
+    suites.select(config, items)
 
 
 def pytest_configure() -> None:

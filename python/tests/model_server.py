@@ -120,7 +120,7 @@ class ModelServer:
         except ConnectionResetError:
             text = b""
         if not text:
-            raise EOFError(f"the child is gone: {self.process.wait(5)}\n{self.printed()}")
+            raise EOFError(f"the child is gone: {self.process.wait(PATIENCE_S)}\n{self.printed()}")
         assert len(text) <= PACKET_BYTES_MAX
         message = read(text)
         if "long" in message:

@@ -77,8 +77,6 @@ class Launcher:
         return Found(kind, started.http, started.grpc, started, session_socket)
 
     def _nerite(self, scratch: pathlib.Path, flags: list[str]):
-        if not servers.nerite_binary().exists():
-            pytest.skip(f"{servers.nerite_binary()} is not built")
         command, environment = servers.nerite_command(self.repository)
         return servers.start(command, environment, ["--exit-on-error=false", *flags], scratch / "log")
 

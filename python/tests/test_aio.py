@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from test_call import connected
+from test_call import connected, held, stopped  # noqa: F401 - held is a fixture
 from test_call_lost import Counts, Holds, made_server  # noqa: F401 - a fixture
 from tritonclient.utils import InferenceServerException
 
@@ -167,7 +167,7 @@ def test_outputs_that_were_placed_for_a_cancelled_call_come_back(client):
     asyncio.run(infer())
 
 
-def test_arguments_are_those_of_a_call(client):
+def test_arguments_are_those_of_a_call(client, launcher):
     identity, simple = client.model("identity_fp32"), client.model("simple")
     pair = np.full((1, 16), 2, np.int32)
 
@@ -181,20 +181,19 @@ def test_arguments_are_those_of_a_call(client):
             await identity.aio(nothing=[1.0])
         with pytest.raises(InferenceServerException, match="nobody"):
             await client.model("nobody").aio([1.0])
-        with pytest.raises(TimeoutError, match="no answer within 0.05 s; the request was given up"):
-            await client.model("slow_fp32").aio([1.0], timeout=0.05)
+        with stopped(launcher.get("nerite")), pytest.raises(TimeoutError, match="no answer within 0.05 s; the request was given up"):
+            await identity.aio([1.0], timeout=0.05)
         single = client.model("simple", batch=False)
         assert (await single.aio(pair[0], pair[0])).OUTPUT0.shape == (16,)
 
     asyncio.run(infer())
 
 
-def test_a_lent_buffer_is_read_only_until_a_cancelled_call_is_answered(client):
-    slow, identity = client.model("slow_fp32"), client.model("identity_fp32")
+def test_a_lent_buffer_is_read_only_until_a_cancelled_call_is_answered(client, launcher):
+    identity = client.model("identity_fp32")
 
     async def infer():
         await identity.aio([1.0])
-        await slow.aio([0.0] * 4)
         mine = identity.input("INPUT0", [4])
         mine[:] = 5
         before = client.copied_bytes
@@ -202,14 +201,15 @@ def test_a_lent_buffer_is_read_only_until_a_cancelled_call_is_answered(client):
             mine[:] = number
             assert (await identity.aio()).OUTPUT0.tolist() == [number] * 4
         assert client.copied_bytes == before
-        buffer = slow.input("INPUT0", [4])
-        buffer[:] = 1
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(slow.aio(), SLOW_S / 5)
-        assert not buffer.flags.writeable, "the model reads it"
-        await until(lambda: buffer.flags.writeable, "it stays read-only")
-        buffer[:] = 2
-        assert (await slow.aio()).OUTPUT0.tolist() == [2] * 4
+        with stopped(launcher.get("nerite")):
+            waiting = asyncio.ensure_future(identity.aio())
+            await until(lambda: not mine.flags.writeable, "it is never sent")
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            assert waiting.cancelled() and not mine.flags.writeable, "the model may read it"
+        await until(lambda: mine.flags.writeable, "it stays read-only")
+        mine[:] = 7
+        assert (await identity.aio()).OUTPUT0.tolist() == [7] * 4
 
     asyncio.run(infer())
 
@@ -279,17 +279,21 @@ class _Elsewhere:
         self._control("unload_model", model)
 
 
-def test_a_lost_server_fails_what_it_may_have_run_and_is_found_again(launcher):
+def test_a_lost_server_fails_what_it_may_have_run_and_is_found_again(launcher, held):  # noqa: F811
     import servers
 
-    first = launcher.fresh("nerite")
+    first = launcher.fresh("nerite", held.flag)
     with connected(first, "session") as made:
-        identity, slow = made.model("identity_fp32"), made.model("slow_fp32")
+        identity, model = made.model("identity_fp32"), made.model("held")
 
         async def infer():
             assert (await identity.aio([1.0])).OUTPUT0.tolist() == [1]
-            waiting = [asyncio.ensure_future(slow.aio([1.0])) for _ in range(3)]
-            await asyncio.sleep(SLOW_S / 5)
+            held.hold()
+            waiting = [asyncio.ensure_future(model.aio([1.0])) for _ in range(3)]
+            deadline = time.monotonic() + 60
+            while (await report(made))["inferences"] < 3:
+                assert time.monotonic() < deadline, "the server never has them"
+                await asyncio.sleep(0.01)
             first.process.process.kill()
             outcomes = await asyncio.gather(*waiting, return_exceptions=True)
             assert all(isinstance(one, ConnectionError) and "before it answered" in str(one) for one in outcomes), outcomes
@@ -302,20 +306,22 @@ def test_a_lost_server_fails_what_it_may_have_run_and_is_found_again(launcher):
         asyncio.run(infer())
 
 
-def test_a_client_that_is_closed_ends_the_calls_of_its_loops(client):
-    slow = client.model("slow_fp32")
+def test_a_client_that_is_closed_ends_the_calls_of_its_loops(made_server):  # noqa: F811
+    server = made_server(Notes)
+    with nerite.connect(f"unix:{server.path}") as made:
+        slow = made.model("slow")
 
-    async def infer(close):
-        await slow.aio([0.0])
-        waiting = asyncio.ensure_future(slow.aio([1.0]))
-        await asyncio.sleep(SLOW_S / 5)
-        await close()
-        with pytest.raises(ConnectionError):
-            await waiting
-        with pytest.raises(InferenceServerException, match="the client is closed"):
-            await slow.aio([0.0])
+        async def infer():
+            await made.model("quick").aio([0])
+            waiting = asyncio.ensure_future(slow.aio([1]))
+            await asyncio.to_thread(server.wait, lambda: b"slow" in server.received)
+            await asyncio.to_thread(made.close)
+            with pytest.raises(ConnectionError):
+                await waiting
+            with pytest.raises(InferenceServerException, match="the client is closed"):
+                await slow.aio([0])
 
-    asyncio.run(infer(lambda: asyncio.to_thread(client.close)))
+        asyncio.run(infer())
 
 
 @pytest.mark.parametrize("way", ["lease", "inline"])
@@ -449,9 +455,10 @@ def test_the_server_is_told_and_a_late_answer_is_nobody_elses(made_server):  # n
         slow, quick, several = made.model("slow"), made.model("quick"), made.model("several")
 
         async def infer():
-            for _ in range(3):
-                with pytest.raises(asyncio.TimeoutError):
-                    await asyncio.wait_for(slow.aio([1]), 0.05)
+            for sent in range(1, 4):
+                given_up = asyncio.ensure_future(slow.aio([1]))
+                await asyncio.to_thread(server.wait, lambda: len(server.received) == sent)
+                given_up.cancel()
             await asyncio.to_thread(server.wait, lambda: len(server.cancelled) == 3)
             assert server.cancelled == [(0, number) for _, number in server.open], "no answer is wanted to it"
             waiting = asyncio.ensure_future(quick.aio([1]))
@@ -609,18 +616,15 @@ def test_a_client_that_is_closed_closes_those_of_its_loops(launcher, protocol, w
             close = inner.close
 
             async def noted():
-                closed.append(asyncio.get_running_loop())
                 await close()
+                closed.append(asyncio.get_running_loop())
 
             inner.close = noted
             if where == "its loop":
                 made.close()
             else:
                 await asyncio.to_thread(made.close)
-            for _ in range(100):
-                await asyncio.sleep(0.01)
-                if closed:
-                    break
+            await until(lambda: closed, "it is never closed")
             assert closed == [asyncio.get_running_loop()]
             with pytest.raises(InferenceServerException, match="the client is closed"):
                 await made.model("identity_fp32").aio([1.0])

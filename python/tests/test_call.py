@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import contextlib
 import gc
 import importlib
 import importlib.util
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 
+import catalogue
 import numpy as np
 import pytest
 from peers import Found
@@ -37,6 +39,67 @@ def connected(server: Found, way: str, protocol: str = "http", **options):
     # A socket that is not there: the session is not found, but buffers may be leases.
     made = nerite.connect(f"{protocol}://{server.url(protocol)}", buffers="inline" if way == "inline" else way, **options)
     return made
+
+
+# It returns its input. While there is the file `hold`, it makes the file `begun` and does not end.
+HELD = """
+import pathlib, time
+import triton_python_backend_utils as pb_utils
+
+FOLDER = pathlib.Path({folder!r})
+
+class TritonPythonModel:
+    def execute(self, requests):
+        while (FOLDER / "hold").exists():
+            (FOLDER / "begun").touch()
+            time.sleep(0.01)
+        given = [pb_utils.get_input_tensor_by_name(one, "INPUT0").as_numpy() for one in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", one)]) for one in given]
+"""
+
+
+class Held:
+    """The model `held`, which runs for as long as the test wants. A server with the flag `flag` has it."""
+
+    def __init__(self, folder):
+        self.begun, self._hold = folder / "begun", folder / "hold"
+        self.flag = f"--model-repository={folder / 'held'}"
+        model = folder / "held" / "held"
+        (model / "1").mkdir(parents=True)
+        (model / "1" / "model.py").write_text(HELD.format(folder=str(folder)))
+        (model / "config.pbtxt").write_text(catalogue.config_text(catalogue.identity("held", ("FP32", (-1,))), 'backend: "python"'))
+
+    def hold(self):
+        self.begun.unlink(missing_ok=True)
+        self._hold.touch()
+
+    def wait_until_begun(self):
+        deadline = time.monotonic() + 60
+        while not self.begun.exists():
+            assert time.monotonic() < deadline, "the model never has the request"
+            time.sleep(0.01)
+
+    def go_on(self):
+        self._hold.unlink()
+
+
+@pytest.fixture
+def held(tmp_path, monkeypatch) -> Held:
+    # The model runs in this Python, which has numpy.
+    monkeypatch.setenv("PATH", os.path.join(sys.prefix, "bin"), prepend=os.pathsep)
+    return Held(tmp_path)
+
+
+@contextlib.contextmanager
+def stopped(server: Found):
+    """The server reads and answers nothing meanwhile."""
+    os.kill(server.process.pid, signal.SIGSTOP)
+    # Its threads stop a little later than the signal is sent.
+    os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)
+    try:
+        yield
+    finally:
+        os.kill(server.process.pid, signal.SIGCONT)
 
 
 @pytest.fixture
@@ -568,16 +631,16 @@ def test_a_lent_buffer_is_read_where_it_lies(any_client):
     assert identity().OUTPUT0.tolist() == [9] * 16
 
 
-def test_a_lent_buffer_cannot_be_written_to_while_a_request_is_in_flight(client):
-    slow = client.model("slow_fp32")
-    name, shape = slow.inputs[0].name, [abs(dim) for dim in slow.inputs[0].shape]
-    buffer = slow.input(name, shape)
+def test_a_lent_buffer_cannot_be_written_to_while_a_request_is_in_flight(client, nerite_server):
+    identity = client.model("identity_fp32")
+    buffer = identity.input("INPUT0", [4])
     buffer[...] = 0.3
-    future = slow.submit()
-    with pytest.raises(ValueError, match="read-only"):
-        buffer[...] = 1
+    with stopped(nerite_server):
+        future = identity.submit()
+        with pytest.raises(ValueError, match="read-only"):
+            buffer[...] = 1
     future.result()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not buffer.flags.writeable and time.monotonic() < deadline:
         time.sleep(0.001)
     buffer[...] = 0
@@ -711,17 +774,17 @@ def test_a_server_that_was_started_anew_is_found(launcher):
         assert kept.tolist() == [1, 2]
 
 
-def test_a_request_that_was_sent_to_a_server_that_died_is_not_sent_again(launcher):
-    server = launcher.fresh("nerite")
+def test_a_request_that_was_sent_to_a_server_that_died_is_not_sent_again(launcher, held):
+    server = launcher.fresh("nerite", held.flag)
     with connected(server, "session") as made:
-        slow = made.model("slow_fp32")
-        shape = [abs(dim) for dim in slow.inputs[0].shape]
-        slow(np.zeros(shape, np.float32))
-        future = slow.submit(np.full(shape, 5, np.float32))
-        time.sleep(0.5)
-        server.process.process.kill() if hasattr(server.process, "process") else server.process.kill()
+        model = made.model("held")
+        model([0.0])
+        held.hold()
+        future = model.submit([5.0])
+        held.wait_until_begun()
+        server.process.process.kill()
         with pytest.raises(ConnectionError, match="before it answered"):
-            future.result(timeout=30)
+            future.result(timeout=60)
 
 
 def test_without_an_address_the_session_of_this_user_is_used(nerite_server, monkeypatch):

@@ -11,7 +11,7 @@ import threading
 import numpy as np
 import pytest
 from session_server import SessionServer
-from test_call import connected
+from test_call import connected, stopped
 from tritonclient.utils import InferenceServerException
 
 import nerite
@@ -116,7 +116,7 @@ def test_a_lent_buffer_outlives_its_server(launcher):
 def test_a_lent_buffer_outlives_a_timeout_and_a_fork(launcher):
     server = launcher.get("nerite")
     with connected(server, "session") as made:
-        identity, slow = made.model("identity_fp32"), made.model("slow_fp32")
+        identity = made.model("identity_fp32")
         buffer = identity.input("INPUT0", [4])
         buffer[:] = 1
         assert identity().OUTPUT0.tolist() == [1] * 4
@@ -127,8 +127,8 @@ def test_a_lent_buffer_outlives_a_timeout_and_a_fork(launcher):
             except BaseException:
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        with pytest.raises(TimeoutError, match="given up"):
-            slow(np.ones(3, np.float32), timeout=0.05)
+        with stopped(server), pytest.raises(TimeoutError, match="given up"):
+            identity(np.ones(3, np.float32), timeout=0.05)
         buffer[:] = 2
         assert identity().OUTPUT0.tolist() == [2] * 4
 

@@ -18,6 +18,7 @@ import onnxruntime
 import pytest
 from meanwhile import Delay, again_if_too_late
 from peers import module, shared_objects
+from test_call import stopped
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 import nerite.grpc
@@ -115,9 +116,8 @@ def test_a_result_lives_as_long_as_its_array(client, protocol, way):
     assert [set(one.tolist()) for one in arrays] == [{float(value)} for value in range(5)]
 
 
+@pytest.mark.parametrize("way", ["region", "lease"])
 def test_buffers_are_used_again(client, protocol, way):
-    if way == "inline":
-        pytest.skip("there are none")
     m = module(protocol)
     for _ in range(30):
         given, handle = managed(client, protocol, np.zeros(50_000, np.float32), "FP32")
@@ -279,45 +279,43 @@ def test_asynchronous_requests_keep_their_buffers(client, protocol, way):
     assert {value: set(one.as_numpy("OUTPUT0").tolist()) for value, one in results} == {v: {float(v)} for v in range(6)}
 
 
+@pytest.mark.parametrize("way", ["region", "lease"])
 def test_a_request_whose_end_was_not_seen_keeps_its_output(server, protocol, way):
-    if way == "inline":
-        pytest.skip("there is none")
     skip_unless_offered(server, way)
-    options = {"network_timeout": 0.6} if protocol == "http" else {}
+    # Over HTTP it is for each call of the client, also for those that must end in time.
+    options = {"network_timeout": 3} if protocol == "http" else {}
     late = {} if protocol == "http" else {"client_timeout": 0.6}
     with server.client(protocol, buffers=way, **options) as client:
         given, _ = managed(client, protocol, np.full(64, 3, np.float32), "FP32")
         output = module(protocol).InferOutput("OUTPUT0", [64], "FP32")
-        with pytest.raises(Exception, match="(?i)timed out|deadline|timeout"):
-            client.infer("slow_fp32", [given], outputs=[output], **late)
+        # Its memory is known to the server from now on.
+        client.infer("identity_fp32", [given], outputs=[output])
+        with stopped(server), pytest.raises(Exception, match="(?i)timed out|deadline|timeout"):
+            client.infer("identity_fp32", [given], outputs=[output], **late)
         retired = [slab for way_ in client._buffers._ways for slab in way_.pool._slabs if slab.retired]
         assert len(retired) == 1
         block = client._buffers.lend_shared(256)
         assert block.slab is not retired[0]
 
 
-def test_streams_take_managed_inputs(client, server, protocol, way):
-    if protocol == "http" or (server.name == "nerite" and not has_model(client, "repeat_int32")):
-        pytest.skip("no streams")
-    answers = queue.Queue()
-    client.start_stream(lambda result, error: answers.put((result, error)))
-    values, _ = managed(client, protocol, np.array([4, 5, 6], np.int32), "INT32", "IN")
-    delays, _ = managed(client, protocol, np.array([0, 0, 0], np.uint32), "UINT32", "DELAY")
-    outputs = [None, [nerite.grpc.InferOutput("OUT")], [nerite.grpc.InferOutput("OUT", [1], "INT32")]]
-    for request_id, requested in zip(("one", "two", ""), outputs):
-        client.async_stream_infer("repeat_int32", [values, delays], request_id=request_id, outputs=requested)
-        got = [answers.get(timeout=60) for _ in range(3)]
-        assert [error for _, error in got] == [None] * 3
-        assert [result.as_numpy("OUT")[0] for result, _ in got] == [4, 5, 6]
-    client.stop_stream()
-    assert client._streamed is None
-
-
-def has_model(client, name):
-    try:
-        return client.is_model_ready(name)
-    except InferenceServerException:
-        return False
+@pytest.mark.parametrize("kind", ["nerite", "triton"])
+def test_streams_take_managed_inputs(launcher, kind, way, monkeypatch, nothing_left):
+    # The model runs in this Python, which has numpy.
+    monkeypatch.setenv("PATH", os.path.join(sys.prefix, "bin"), prepend=os.pathsep)
+    server, answers = launcher.get(kind, "--id=with_numpy"), queue.Queue()
+    skip_unless_offered(server, way)
+    with server.client("grpc", buffers=way) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        values, _ = managed(client, "grpc", np.array([4, 5, 6], np.int32), "INT32", "IN")
+        delays, _ = managed(client, "grpc", np.array([0, 0, 0], np.uint32), "UINT32", "DELAY")
+        outputs = [None, [nerite.grpc.InferOutput("OUT")], [nerite.grpc.InferOutput("OUT", [1], "INT32")]]
+        for request_id, requested in zip(("one", "two", ""), outputs):
+            client.async_stream_infer("repeat_int32", [values, delays], request_id=request_id, outputs=requested)
+            got = [answers.get(timeout=60) for _ in range(3)]
+            assert [error for _, error in got] == [None] * 3
+            assert [result.as_numpy("OUT")[0] for result, _ in got] == [4, 5, 6]
+        client.stop_stream()
+        assert client._streamed is None
 
 
 def test_a_handle_can_be_an_input_of_the_asyncio_clients(client, server, protocol, way):

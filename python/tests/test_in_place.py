@@ -22,8 +22,6 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
 @pytest.mark.timeout(900)
 def test_every_call_of_the_four_clients_does_what_tritonclients_does():
     # Calls, signatures, shared memory: the conformance tests of NVIDIA's clients, all of which use every public method.
-    if not servers.nerite_binary().exists():
-        pytest.skip(f"{servers.nerite_binary()} is not built")
     ended = run(str(ROOT / "tests" / "conformance" / "test_clients.py"))
     assert ended.returncode == 0, ended.stdout
 

@@ -212,8 +212,8 @@ def test_the_process_ends_when_the_server_is_gone(start, state):  # noqa: F811
     if state != "new":
         started = int(read_text(server, obey(server, "import subprocess; out = subprocess.Popen(['sleep', '600']).pid")))
     if state == "executing":
-        server.send({"do": "execute", "requests": [server.request(parameters={"code": "time.sleep(600)"})]})
-        time.sleep(0.1)
+        server.send({"do": "execute", "requests": [server.request(parameters={"code": "print('begun'); time.sleep(600)"})]})
+        assert_eventually(lambda: "begun" in server.printed(), True)
     server.channel.close()
     server.side.close()
     # It ends its whole group.
@@ -244,7 +244,7 @@ def test_signals_meant_for_the_server_do_not_end_the_process(start):  # noqa: F8
         os.kill(server.process.pid, number)
     assert read_text(server, obey(server, "out = 1")) == "1"
     # Programs that the model starts have the usual actions.
-    code = "import subprocess; p = subprocess.Popen(['sleep', '600']); p.terminate(); out = p.wait(10)"
+    code = "import subprocess; p = subprocess.Popen(['sleep', '600']); p.terminate(); out = p.wait(60)"
     assert read_text(server, obey(server, code)) == "-15"
 
 

@@ -43,8 +43,6 @@ def started(tmp_path_factory, **flags):
     (folder / "repeats" / "1").mkdir(parents=True)
     (folder / "repeats" / "config.pbtxt").write_text(CONFIG)
     (folder / "repeats" / "1" / "model.py").write_text(MODEL)
-    if not peers.servers.nerite_binary().exists():
-        pytest.skip(f"{peers.servers.nerite_binary()} is not built")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NERITE_BIN", str(peers.servers.nerite_binary()))
         # The model runs in this Python, which has numpy.

@@ -34,8 +34,6 @@ def server(tmp_path_factory):
     (folder / "says" / "1").mkdir(parents=True)
     (folder / "says" / "config.pbtxt").write_text(CONFIG)
     (folder / "says" / "1" / "model.py").write_text(MODEL.replace("PARAMETERS", repr(PARAMETERS)))
-    if not peers.servers.nerite_binary().exists():
-        pytest.skip(f"{peers.servers.nerite_binary()} is not built")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NERITE_BIN", str(peers.servers.nerite_binary()))
         # The model runs in this Python, which has numpy.

@@ -7,6 +7,7 @@ import importlib
 import os
 import pathlib
 import queue
+import re
 import subprocess
 import sys
 import threading
@@ -14,12 +15,14 @@ import time
 import urllib.request
 
 import catalogue
+import meanwhile
 import numpy as np
 import onnxruntime
 import pytest
 import tritonclient.grpc
 import tritonclient.http
 from peers import module
+from test_call import held  # noqa: F401 - a fixture
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 import nerite.grpc
@@ -103,6 +106,13 @@ def metric(server, name: str) -> int:
     with urllib.request.urlopen(f"http://{server.process.metrics}/metrics") as answer:
         lines = answer.read().decode().splitlines()
     return next(int(line.split()[-1]) for line in lines if line.startswith(name))
+
+
+def answered(server, model: str) -> int:
+    """How many requests the model is done with, well or not."""
+    with urllib.request.urlopen(f"http://{server.process.metrics}/metrics") as answer:
+        found = re.findall(rf'^nv_inference_request_(?:success|failure){{model="{model}",.*}} (\d+)$', answer.read().decode(), re.M)
+    return sum(map(int, found))
 
 
 def lent_bytes(server) -> int:
@@ -222,15 +232,22 @@ def test_an_empty_output_needs_no_lease(client, protocol):
     assert result.as_numpy("OUTPUT0").shape == (0,)
 
 
-def test_leases_of_a_lost_response_are_returned(server, protocol):
-    options = {"network_timeout": 0.6} if protocol == "http" else {}
-    late = {} if protocol == "http" else {"client_timeout": 0.6}
+@meanwhile.again_if_too_late
+def test_leases_of_a_lost_response_are_returned(launcher, held, protocol):  # noqa: F811
+    server = launcher.get("nerite", held.flag)
+    held.hold()
+    options = {"network_timeout": 3} if protocol == "http" else {}
+    late = {} if protocol == "http" else {"client_timeout": 3}
     with server.client(protocol, buffers="lease", **options) as client:
         given = large(client, protocol)
         before = lent_at_rest(server)
         with pytest.raises(Exception, match="(?i)timed out|deadline|timeout"):
-            client.infer("slow_fp32", given, outputs=[module(protocol).InferOutput("OUTPUT0")], **late)
-        time.sleep(1.2)
+            client.infer("held", given, outputs=[module(protocol).InferOutput("OUTPUT0")], **late)
+        has_begun = held.begun.exists()
+        held.go_on()
+        if not has_begun:
+            raise meanwhile.TooLate
+        wait_until(lambda: answered(server, "held") > 0)
         wait_until(lambda: lent_bytes(server) <= before)
         assert client._buffers.placing_session().is_alive()
 
@@ -335,9 +352,7 @@ def test_the_key_of_no_session_is_an_error(server, protocol):
         for key in (session.key, f"session-{'0' * 32}", f"session-{'0' * 32}-5"):
             with pytest.raises(InferenceServerException, match="Unable to find shared memory region: 'session-.*no session"):
                 # The end of a session reaches the server a moment later.
-                for _ in range(200):
-                    infer_plainly(client, protocol, key)
-                    time.sleep(0.01)
+                wait_until(lambda: infer_plainly(client, protocol, key) is None)
 
 
 def test_a_session_fetches_its_own_leases_only(server):
@@ -452,17 +467,20 @@ def test_a_stream_without_leases_carries_its_outputs(server):
     assert [set(one.as_numpy("OUTPUT0").tolist()) for one in results] == [{float(value)} for value in range(4)]
 
 
-def test_a_stream_that_is_stopped_keeps_what_was_seen_and_returns_the_rest(server):
-    answers = queue.Queue()
+def test_a_stream_that_is_stopped_keeps_what_was_seen_and_returns_the_rest(launcher, held):  # noqa: F811
+    server, answers = launcher.get("nerite", held.flag), queue.Queue()
+    held.hold()
     with server.client("grpc", buffers="lease") as client:
         given = large(client, "grpc", 5.0)
         before = lent_at_rest(server)
         client.start_stream(lambda result, error: answers.put((result, error)))
-        for model in ("identity_fp32", "slow_fp32"):
+        for model in ("identity_fp32", "held"):
             client.async_stream_infer(model, given, outputs=[nerite.grpc.InferOutput("OUTPUT0")])
         array = answers.get(timeout=60)[0].as_numpy("OUTPUT0")
+        held.wait_until_begun()
         client.stop_stream(cancel_requests=True)
-        time.sleep(1.2)
+        held.go_on()
+        wait_until(lambda: answered(server, "held") > 0)
         wait_until(lambda: lent_bytes(server) - before in range(array.nbytes, 2 * array.nbytes))
         again = client.infer("identity_fp32", large(client, "grpc", 6.0), outputs=[nerite.grpc.InferOutput("OUTPUT0")])
         assert set(again.as_numpy("OUTPUT0").tolist()) == {6.0}
@@ -642,12 +660,13 @@ def m_input(protocol):
 def test_notices_of_freed_leases_do_not_accumulate(server, client, protocol):
     m, given = module(protocol), m_input(protocol)
     session = None
+    before = lent_at_rest(server)
     for _ in range(3):
         client.infer("identity_fp32", [given], outputs=[m.InferOutput("OUTPUT0")])
         session = client._buffers.placing_session()
         names = set(session._mappings)
         # Idle leases are forgotten after three seconds; the news comes with what is said next.
-        time.sleep(4.5)
+        wait_until(lambda: lent_bytes(server) <= before and metric(server, 'nerite_lease_bytes{state="idle"}') == 0)
     client.infer("identity_fp32", [given], outputs=[m.InferOutput("OUTPUT0")])
     client.infer("identity_fp32", [given], outputs=[m.InferOutput("OUTPUT0")])
     assert len(session._mappings) <= 2, names

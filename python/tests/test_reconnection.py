@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import servers
 import tritonclient.grpc
+from test_call import held  # noqa: F401 - a fixture
 from tritonclient.grpc import KeepAliveOptions, service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
@@ -18,21 +19,25 @@ import nerite
 from nerite import _plain_loop_connection, _reconnection
 
 
-@pytest.fixture
-def restarted(launcher, monkeypatch):
+def made_anew(launcher, monkeypatch, *flags):
     """A server, and a function that starts another one at its address."""
     # As in a process that had no other loop.
     monkeypatch.setattr(_plain_loop_connection, "_loop_of_grpc", None)
-    first = launcher.fresh("nerite", "--session-socket=off")
+    first = launcher.fresh("nerite", "--session-socket=off", *flags)
     ports = [int(first.url(one).rsplit(":", 1)[1]) for one in ("http", "grpc")]
     free_ports = servers.free_ports
 
     def start():
         with monkeypatch.context() as patch:
             patch.setattr(servers, "free_ports", lambda count: [*ports, *free_ports(count - len(ports))])
-            assert launcher.fresh("nerite", "--session-socket=off").grpc == first.grpc
+            assert launcher.fresh("nerite", "--session-socket=off", *flags).grpc == first.grpc
 
     return first, start
+
+
+@pytest.fixture
+def restarted(launcher, monkeypatch):
+    return made_anew(launcher, monkeypatch)
 
 
 @pytest.mark.parametrize("way", ["session", "http", "grpc"])
@@ -121,33 +126,33 @@ def test_the_wait_for_a_server_that_is_gone_is_bounded(restarted):
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["threads", "asyncio"])
 @pytest.mark.parametrize("repeats", [False, True], ids=["once", "repeated"])
-def test_a_call_whose_server_dies_is_sent_again_only_if_that_was_asked_for(restarted, repeats, is_async):
-    first, start = restarted
+def test_a_call_whose_server_dies_is_sent_again_only_if_that_was_asked_for(launcher, monkeypatch, held, repeats, is_async):  # noqa: F811
+    # A busy machine starts the second server later than a client waits for it.
+    monkeypatch.setattr(_reconnection, "RECONNECT_S", 60)
+    first, start = made_anew(launcher, monkeypatch, held.flag)
     with nerite.connect(f"grpc://{first.grpc}", buffers="inline", repeat_lost=repeats) as made:
-        slow, started = made.model("slow_fp32"), []
-        slow(np.zeros(3, np.float32))
+        model = made.model("held")
+        model(np.zeros(3, np.float32))
+        held.hold()
 
         def infer():
-            started.append(time.monotonic())
             if is_async:
-                return asyncio.run(slow.aio(np.ones(3, np.float32)))
-            return slow(np.ones(3, np.float32))
+                return asyncio.run(model.aio(np.ones(3, np.float32)))
+            return model(np.ones(3, np.float32))
 
         with concurrent.futures.ThreadPoolExecutor(1) as threads:
             future = threads.submit(infer)
-            while not started:
-                time.sleep(0.01)
-            # It runs for a fifth of a second and more.
-            time.sleep(0.1)
+            held.wait_until_begun()
             first.process.process.kill()
             first.process.process.wait()
+            held.go_on()
             start()
             if repeats:
                 assert future.result(60).OUTPUT0.tolist() == [1] * 3
             else:
                 with pytest.raises(ConnectionError, match="the server closed the connection before it answered"):
                     future.result(60)
-        assert slow(np.full(3, 2, np.float32)).OUTPUT0.tolist() == [2] * 3
+        assert model(np.full(3, 2, np.float32)).OUTPUT0.tolist() == [2] * 3
 
 
 class Proxy(service_pb2_grpc.GRPCInferenceServiceServicer):

@@ -26,8 +26,6 @@ scopes = []
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    if not peers.servers.nerite_binary().exists():
-        pytest.skip(f"{peers.servers.nerite_binary()} is not built")
     file = tmp_path_factory.mktemp("tokens") / "tokens.toml"
     file.touch(0o600)
     file.write_text(TOKENS)

@@ -85,7 +85,8 @@ def test_a_task_with_all_streams_is_refused_another_and_others_wait(client):
         with pytest.raises(InferenceServerException, match="and this task reads one of them"):
             await anext(counts.aio_stream([1]))
         waiting, given_up = asyncio.ensure_future(gathered(counts)), asyncio.ensure_future(gathered(counts))
-        await asyncio.sleep(0.05)
+        while len(client._streams._waiting) < 2:
+            await asyncio.sleep(0.01)
         given_up.cancel()
         assert not waiting.done()
         for one in streams:
@@ -105,7 +106,10 @@ def test_a_thread_without_a_stream_waits_for_one(client):
     found = []
     other = threading.Thread(target=lambda: found.append([int(one.OUT[0]) for one in counts.stream([1])]))
     other.start()
-    other.join(0.1)
+    deadline = time.monotonic() + PATIENCE_S
+    while not client._streams._waiting:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     assert not found
     streams.pop().close()
     other.join(PATIENCE_S)

@@ -1,12 +1,11 @@
 """Whom does a client talk to, and what does somebody else's socket learn?"""
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 import warnings
 
 import pytest
@@ -143,25 +142,18 @@ def listen_as(path: str, uid: int) -> None:
     listener.bind(path)
     os.chmod(path, 0o666)
     listener.listen()
-    got, readers = [], []
-
-    def read(connection):
-        while packet := connection.recv(1 << 17):
-            got.append(len(packet))
-
-    def accept():
-        while True:
-            readers.append(threading.Thread(target=read, args=(listener.accept()[0],), daemon=True))
-            readers[-1].start()
-
-    threading.Thread(target=accept, daemon=True).start()
     print("listening", flush=True)
     sys.stdin.readline()
-    # The clients have closed their ends, so what they sent is there and the readers end.
-    time.sleep(0.5)
-    for one in readers:
-        one.join(10)
-    print(f"{len(readers)} connections, {sum(got)} bytes", flush=True)
+    # The clients have closed their ends, so all connections and what was sent there wait here.
+    listener.setblocking(False)
+    connections, got = 0, 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            connection, _ = listener.accept()
+            connections += 1
+            while packet := connection.recv(1 << 17):
+                got += len(packet)
+    print(f"{connections} connections, {got} bytes", flush=True)
 
 
 if __name__ == "__main__":

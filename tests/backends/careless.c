@@ -4,7 +4,7 @@
  *   unwritten  OUT has the size of IN, and is not written
  *   unknown    answers with an output that the model does not have
  *   flood      a decoupled model, which sends IN in as many responses as the first element says, within its run
- *   keep       neither answers nor releases a request
+ *   keep       neither answers nor releases a request, and says in the log that it has it
  *   thread     a thread of its own aborts
  *   load       loads the model that the parameter "peer" names while it is loaded itself
  *   texts      has parameters of its response say how the server refuses what is not there
@@ -137,7 +137,10 @@ static void answer(const char* mode, Instance* instance, Request* request) {
   Tensor tensor;
   Response* response;
   pthread_t thread;
-  if (strcmp(mode, "keep") == 0) return;
+  if (strcmp(mode, "keep") == 0) {
+    LOG_IF_ERROR(TRITONSERVER_LogMessage(INFO, __FILE__, __LINE__, "a request is kept"));
+    return;
+  }
   if (strcmp(mode, "thread") == 0 && pthread_create(&thread, NULL, abort_apart, NULL) == 0) pthread_join(thread, NULL);
   LOG_IF_ERROR(read_input(request, &tensor));
   if (strcmp(mode, "flood") == 0) {

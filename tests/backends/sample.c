@@ -10,6 +10,8 @@
 typedef struct {
   char mode[32];
   int delay_ms;
+  /* A run of read_long goes on while this file exists. */
+  char gate[256];
   Family* family;
   Metric* executions;
   /* The configuration that the model was initialized with. */
@@ -155,6 +157,7 @@ Error* TRITONBACKEND_ModelInitialize(Model* model) {
   parameter(text, "mode", state->mode, sizeof state->mode);
   parameter(text, "delay_ms", delay, sizeof delay);
   state->delay_ms = atoi(delay);
+  parameter(text, "gate", state->gate, sizeof state->gate);
   bool completes, is_empty = strstr(text, "\"input\":[]") != NULL;
   state->config = text;
   TRY(TRITONBACKEND_ModelSetState(model, state));
@@ -459,18 +462,26 @@ static Error* crowd(Request* request, Response* response, ModelState* state) {
   return tell_most(request, response, state);
 }
 
-/* Reads its input for as long as the model says, and answers with the sum of its bytes. */
-static Error* read_long(Request* request, Response* response, int delay_ms) {
+/* Reads its input for as long as the model says, and answers with the sum of its bytes. While the file of the parameter `gate` exists, it reads on for a
+ * minute at most, and a byte in the file says that it has begun. The whole input is read once more after the file is gone. */
+static Error* read_long(Request* request, Response* response, const ModelState* state) {
   Tensor tensor;
   void* buffer;
   TRY(first_input_and_output(request, response, &tensor, &buffer));
   volatile const unsigned char* bytes = tensor.data;
-  uint64_t end = now_ns() + (uint64_t)delay_ms * 1000000u;
+  uint64_t begun = now_ns(), end = begun + (uint64_t)state->delay_ms * 1000000u;
   unsigned sum = 0;
+  bool is_held;
+  FILE* gate = fopen(state->gate, "r+");
+  if (gate != NULL) {
+    fputc('.', gate);
+    fclose(gate);
+  }
   do {
+    is_held = access(state->gate, F_OK) == 0 && now_ns() < begun + 60000000000u;
     for (uint64_t at = 0; at < tensor.bytes; at += 1024) sum += bytes[at];
     usleep(1000);
-  } while (now_ns() < end);
+  } while (is_held || now_ns() < end);
   memset(buffer, (int)(sum & 1), tensor.bytes);
   return NULL;
 }
@@ -629,7 +640,7 @@ static void answer(Instance* instance, ModelState* state, Request* request) {
                  : strcmp(mode, "die") == 0       ? die(request, response)
                  : strcmp(mode, "noise") == 0     ? noise(request, response)
                  : strcmp(mode, "place_twice") == 0 ? place_twice(request, response)
-                 : strcmp(mode, "read_long") == 0 ? read_long(request, response, state->delay_ms)
+                 : strcmp(mode, "read_long") == 0 ? read_long(request, response, state)
                  : strcmp(mode, "config") == 0    ? tell_config(request, response, state)
                  : strcmp(mode, "crowd") == 0     ? crowd(request, response, state)
                  : strcmp(mode, "crowd_at_load") == 0 ? tell_most(request, response, state)

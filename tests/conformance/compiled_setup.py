@@ -1,6 +1,7 @@
 """How do tests build a compiled backend, and serve its models?"""
 
 import contextlib
+import os
 import pathlib
 import subprocess
 
@@ -66,6 +67,21 @@ def comm_of(pid: int) -> str:
     with contextlib.suppress(OSError):
         return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
     return ""
+
+
+@contextlib.contextmanager
+def environment(**values: str):
+    """Changes variables of this process, which servers inherit."""
+    before = {key: os.environ.get(key) for key in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                os.environ.pop(key)
+            else:
+                os.environ[key] = value
 
 
 def errors(server) -> list[str]:

@@ -3,11 +3,13 @@
 import contextlib
 import functools
 import os
+import pathlib
 import struct
 import subprocess
 
 import python_catalogue
 from clients import Reply, text
+from footprint import wait_until
 from servers import nerite_binary
 
 
@@ -57,3 +59,42 @@ def said(reply: Reply, output: str = "SAID") -> str:
 def do(client, model: str, *words: str, **more) -> Reply:
     """Asks one of the models that do what they are told."""
     return client.infer(model, [text("ACTION", [one.encode() for one in words])], **more)
+
+
+# What is waited for does not end sooner or later than the test wants, however busy the machine is.
+GATES = """\
+import pathlib
+import time
+
+
+def pass_gate(name, is_over=lambda: False):
+    gates, deadline = pathlib.Path({folder!r}), time.monotonic() + 60
+    (gates / f"{{name}}.here").touch()
+    while not (gates / f"{{name}}.open").exists() and not is_over() and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+"""
+
+
+class Gates:
+    """Places where Python models say that they are there and wait until a test lets them go on. Their code begins with `code`."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder
+        self.code = GATES.format(folder=str(folder))
+        folder.mkdir()
+
+    def wait_for(self, name) -> None:
+        """Waits until a model is there."""
+        wait_until(lambda: self.has_come(name))
+
+    def has_come(self, name) -> bool:
+        return (self.folder / f"{name}.here").exists()
+
+    def open(self, name) -> None:
+        (self.folder / f"{name}.open").touch()
+
+    def close(self, name) -> None:
+        for state in ("here", "open"):
+            (self.folder / f"{name}.{state}").unlink(missing_ok=True)

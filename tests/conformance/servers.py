@@ -1,7 +1,6 @@
 """How does a server under test get started and stopped?"""
 
 import contextlib
-import functools
 import os
 import pathlib
 import random
@@ -15,26 +14,17 @@ import urllib.request
 from dataclasses import dataclass, field
 
 import onnxruntime
-import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+# The programs, libraries and examples of the development build, and what makes them.
+DEVELOPMENT_BUILD = ROOT / "target" / "debug"
+BUILD = "cargo build --workspace --lib --bins --tests --examples"
 START_LIMIT_S = 240
 STOP_LIMIT_S = 40
 PORT_MIN = 10_000
 TRIES = 3
 # Runs the command behind it as on such a kernel.
 OLDER_KERNEL = [sys.executable, str(ROOT / "tests" / "conformance" / "older_kernel.py")]
-
-
-@functools.cache
-def development_build() -> pathlib.Path:
-    """The folder of the development build, with its libraries and examples. What is not built yet is compiled."""
-    if shutil.which("cargo") is None:
-        pytest.skip("cargo is not here, which compiles what this test needs")
-    # The same packages as in the Rust tests. Then cargo chooses the same features, and compiles no crate a second time.
-    command = ["cargo", "build", "--quiet", "--locked", "--workspace", "--lib", "--tests", "--examples"]
-    subprocess.run(command, cwd=ROOT, check=True)
-    return ROOT / "target" / "debug"
 
 
 @dataclass
@@ -95,8 +85,10 @@ def is_up(url: str) -> bool:
 
 
 def nerite_binary() -> pathlib.Path:
-    """The binary under test: NERITE_BIN, else the release build."""
-    return pathlib.Path(os.environ.get("NERITE_BIN", ROOT / "target" / "release" / "nerite"))
+    """The binary under test: NERITE_BIN, or else the development build."""
+    found = pathlib.Path(os.environ.get("NERITE_BIN", DEVELOPMENT_BUILD / "nerite"))
+    assert found.exists(), f"{found} is not built: {BUILD}"
+    return found
 
 
 def nerite_command(repository: pathlib.Path) -> tuple[list[str], dict[str, str]]:

@@ -21,6 +21,7 @@ import tritonclient.grpc
 import tritonclient.http
 import tritonclient.utils.shared_memory as shm
 from clients import grpc_channel, http_call, http_infer, pb, service_stub
+from meanwhile import Delay, again_if_too_late
 from python_setup import PATIENT
 from tritonclient.utils import InferenceServerException
 
@@ -297,27 +298,50 @@ def wait_for_quota() -> None:
     time.sleep(3.2)
 
 
+def refused_soon(call, is_refusal):
+    """The first of its answers that is a refusal. Quotas grow again, so on a busy machine there may be others before it."""
+    deadline = time.monotonic() + 60
+    while not is_refusal(answer := call()):
+        assert time.monotonic() < deadline, answer
+    return answer
+
+
 def infer(url: str, who: str):
     return http_infer(url, "identity_fp32", ONE, headers=bearer(who))
 
 
 def test_what_is_over_a_quota_is_refused_with_the_time_to_wait(quotas):
     wait_for_quota()
+    begun = time.monotonic()
     # Each call has a connection of its own.
-    answers = [infer(quotas.http, "few") for _ in range(10)]
-    assert [one.status for one in answers[:3]] == [200] * 3
-    assert {one.status for one in answers[4:]} == {429}
-    refused = answers[-1]
+    statuses = [infer(quotas.http, "few").status for _ in range(10)]
+    assert statuses[:3] == [200] * 3 and statuses.count(200) <= 3 + time.monotonic() - begun and set(statuses) <= {200, 429}
+    refused = refused_soon(lambda: infer(quotas.http, "few"), lambda answer: answer.status == 429)
     assert refused.headers["retry-after"] == "1"
     assert refused.error.startswith("the quota of token 'few' is used up: 1 requests per second, at most 3 at once; try again in ")
     assert infer(quotas.http, "other").status == 200, "another token's quota is its own"
-    with grpc_channel(quotas.grpc) as channel, pytest.raises(grpc.RpcError) as caught:
-        service_stub(channel).ModelInfer(
-            pb.ModelInferRequest(model_name="identity_fp32"), metadata=(("authorization", "Bearer few-secret"),)
-        )
-    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED, "the same quota over another protocol"
-    with pytest.raises((InferenceServerException, ConnectionError), match="quota of token 'few'"):
-        nerite.connect(f"unix:{quotas.session}", token="few-secret").model("identity_fp32")(np.ones(1, np.float32))
+    # The same quota over other protocols.
+    with grpc_channel(quotas.grpc) as channel:
+
+        def over_grpc() -> grpc.StatusCode:
+            with pytest.raises(grpc.RpcError) as caught:
+                # It lacks an input as well.
+                service_stub(channel).ModelInfer(
+                    pb.ModelInferRequest(model_name="identity_fp32"), metadata=(("authorization", "Bearer few-secret"),)
+                )
+            return caught.value.code()
+
+        refused_soon(over_grpc, lambda code: code == grpc.StatusCode.RESOURCE_EXHAUSTED)
+
+    def over_a_session() -> str:
+        try:
+            with nerite.connect(f"unix:{quotas.session}", token="few-secret") as client:
+                client.model("identity_fp32")(np.ones(1, np.float32))
+        except (InferenceServerException, ConnectionError) as error:
+            return str(error)
+        return ""
+
+    refused_soon(over_a_session, lambda text: "quota of token 'few'" in text)
 
 
 def test_each_request_of_a_stream_counts(quotas):
@@ -325,28 +349,31 @@ def test_each_request_of_a_stream_counts(quotas):
     raw = np.ones(1, np.float32).tobytes()
     request = pb.ModelInferRequest(model_name="identity_fp32", raw_input_contents=[raw])
     request.inputs.add(name="INPUT0", datatype="FP32", shape=[1])
+    begun = time.monotonic()
     with grpc_channel(quotas.grpc) as channel:
         metadata = (("authorization", "Bearer few-secret"),)
-        answers = list(service_stub(channel).ModelStreamInfer(iter([request] * 10), metadata=metadata))
+        answers = list(service_stub(channel).ModelStreamInfer(iter([request] * 100), metadata=metadata))
     texts = [one.error_message for one in answers]
-    assert texts[:3] == [""] * 3 and all("quota of token 'few'" in text for text in texts[4:]), texts
+    assert texts[:3] == [""] * 3 and texts.count("") <= 3 + time.monotonic() - begun, texts
+    assert all("quota of token 'few'" in text for text in texts if text), texts
 
 
 def test_the_page_tells_how_long_to_wait(quotas):
     wait_for_quota()
-    answers = [http_call(quotas.metrics, "GET", "/ui/api/visitor", headers=bearer("few")) for _ in range(10)]
-    assert (answers[-1].status, answers[-1].headers["retry-after"]) == (429, "1"), answers[-1].body
+    call = lambda: http_call(quotas.metrics, "GET", "/ui/api/visitor", headers=bearer("few"))
+    assert refused_soon(call, lambda answer: answer.status == 429).headers["retry-after"] == "1"
 
 
 def test_bytes_that_came_are_owed(quotas):
-    many = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [500], "data": [1] * 500}]}
+    many = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [5000], "data": [1] * 5000}]}
+    begun = time.monotonic()
     assert http_infer(quotas.http, "identity_fp32", many, headers=bearer("bytes")).status == 200
     refused = http_infer(quotas.http, "identity_fp32", ONE, headers=bearer("bytes"))
     assert refused.status == 429 and "1000 bytes of tensors per second" in refused.error
-    # 2,000 came and 2,000 went, and a thousand may be used at once.
-    assert int(refused.headers["retry-after"]) in (3, 4)
+    # 20,000 came and 20,000 went, and a thousand may be used at once. Some of it is paid already.
+    assert 39 - (time.monotonic() - begun) <= int(refused.headers["retry-after"]) <= 40
     text = http_call(quotas.metrics, "GET", "/metrics", headers=bearer("other")).ok().body.decode()
-    assert 'nerite_token_bytes_total{direction="in",token="bytes"} 2000' in text
+    assert 'nerite_token_bytes_total{direction="in",token="bytes"} 20000' in text
     assert 'nerite_token_requests_total{outcome="limited",token="bytes"} 1' in text
 
 
@@ -383,15 +410,14 @@ def test_messages_that_come_at_once_cannot_use_the_same_bytes(launcher):
         with socket.create_connection((host, int(port))) as opened:
             head = "POST /v2/models/identity_fp32/infer HTTP/1.1\r\nhost: x\r\nauthorization: Bearer broken-secret\r\n"
             opened.sendall(f"{head}content-length: 2000000\r\n\r\n{{".encode())
-            time.sleep(1)
-            assert infer(server.http, "broken").status == 429
+            eventually(lambda: infer(server.http, "broken").status == 429)
         eventually(lambda: infer(server.http, "broken").status == 200)
 
 
 # ------------------------------------------------------------------------------------------ the file
 
 
-def eventually(holds, limit_s: float = 10.0) -> None:
+def eventually(holds, limit_s: float = 60) -> None:
     deadline = time.monotonic() + limit_s
     while not holds():
         assert time.monotonic() < deadline
@@ -550,14 +576,17 @@ def test_changes_of_regions_are_audited_whoever_makes_them(launcher, tmp_path):
             assert sum(part in line for line in lines) == 1, (part, lines)
 
 
+@again_if_too_late
 def test_no_client_turns_audit_lines_off(launcher):
     off = {"log_info": False, "log_warning": False, "log_error": False}
     with guarded(launcher, "unsilenced", FILE) as server:
         http_call(server.http, "POST", "/v2/logging", off, bearer("all")).ok()
         http_call(server.http, "POST", "/v2/repository/models/simple/unload", "{}", bearer("control")).ok()
+        window = Delay(10_000)
         for _ in range(20):
             http_call(server.http, "POST", "/v2/repository/models/simple/load", "{}", bearer("read"))
             http_call(server.http, "POST", "/v2/logging", off, bearer("wrong"))
+        window.must_last()
         with grpc_channel(server.grpc) as channel, pytest.raises(grpc.RpcError):
             metadata = (("authorization", "Bearer wrong-secret"),)
             service_stub(channel).LogSettings(pb.LogSettingsRequest(), metadata=metadata)
@@ -573,7 +602,7 @@ def test_no_client_turns_audit_lines_off(launcher):
         assert count(f"(unknown), {user}: a change (logging): refused: Unauthenticated") == 5
         assert count(f"(unknown), {user}: a call that may be a change (logging): refused: Unauthenticated") == 1
         # The rest is counted, and the count is written even now.
-        eventually(lambda: "15 times more within 10 s: audit: token (unknown)" in server.log_text(), 25)
+        eventually(lambda: "15 times more within 10 s: audit: token (unknown)" in server.log_text())
 
 
 def test_without_information_in_the_log_there_are_no_audit_lines_of_what_was_done(launcher):
@@ -594,9 +623,9 @@ def test_a_load_whose_client_has_gone_is_audited(launcher):
         (folder.parent / "config.pbtxt").write_text('backend: "python"')
         with contextlib.closing(http.client.HTTPConnection(server.http, timeout=60)) as connection:
             connection.request("POST", "/v2/repository/models/slow/load", "{}", bearer("all"))
-            eventually(lambda: '"loading: slow:1"' in server.log_text(), 60)
+            eventually(lambda: '"loading: slow:1"' in server.log_text())
         line = f'audit: token all, user {os.geteuid()}: load model \\"slow\\": done'
-        eventually(lambda: line in server.log_text(), 60)
+        eventually(lambda: line in server.log_text())
 
 
 def test_the_secret_is_not_forwarded_to_models(launcher):
@@ -867,7 +896,7 @@ def lost_lines(log: bytes) -> int:
 
 
 def request_each(server, count: int, method: str, path: str, body: bytes | None = None) -> None:
-    with contextlib.closing(http.client.HTTPConnection(server.http, timeout=10)) as connection:
+    with contextlib.closing(http.client.HTTPConnection(server.http, timeout=60)) as connection:
         for _ in range(count):
             connection.request(method, path, body)
             answer = connection.getresponse()

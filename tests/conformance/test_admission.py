@@ -7,6 +7,7 @@ import catalogue
 import pytest
 from batching_setup import put
 from clients import NO_ID, Given, RequestedOutput, differs, fp32, grpc_refuses, http_infer, int32, open_client, pb, refuses, text
+from meanwhile import TooLate, again_if_too_late
 
 NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
@@ -275,13 +276,17 @@ def test_a_long_string_id(client):
 # ---------------------------------------------------------------------------------------------- queues
 
 
+@again_if_too_late
 def test_a_full_queue_refuses_at_once(client):
     given = [fp32("INPUT0", [[1, 2]])]
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
         futures = [pool.submit(client.infer, "queue_of_one", given) for _ in range(6)]
         errors = [future.exception() for future in futures]
     refused = [error for error in errors if error is not None]
-    assert 1 <= len(refused) <= 5
+    if not refused:
+        # Each came when the ones before it were answered.
+        raise TooLate
+    assert len(refused) <= 5
     for error in refused:
         assert error.text.startswith(NO_ID + "Exceeds maximum queue size")
 

@@ -111,10 +111,11 @@ def test_an_ensemble_that_fits_no_more_says_why_and_comes_back(changing):
     changing.serves()
 
 
+@pytest.mark.parametrize("changing", ["explicit"], indirect=True)
 def test_requests_during_a_change_are_answered_or_find_no_ensemble(changing):
     """An ensemble that will not fit goes before its part changes, so no request fails in the middle."""
-    if not changing.explicit or changing.server.oracle:
-        pytest.skip("clients change nothing where the server polls, and 2.51 swaps first")
+    if changing.server.oracle:
+        pytest.skip("2.51 swaps first")
     changing.serves()
     faults = faults_during(changing, lambda: (changing.change(part(datatype="INT32")), changing.change(part())))
     assert not faults, faults[:3]
@@ -145,9 +146,10 @@ def faults_during(changing, change) -> list[str]:
     return [fault for fault in faults if "has no available versions" not in fault]
 
 
+@pytest.mark.parametrize("changing", ["explicit"], indirect=True)
 def test_an_ensemble_goes_before_its_part_becomes_a_lower_version_that_it_does_not_fit(changing):
-    if not changing.explicit or changing.server.oracle:
-        pytest.skip("clients change nothing where the server polls, and 2.51 swaps first")
+    if changing.server.oracle:
+        pytest.skip("2.51 swaps first")
     changing.change(part(), versions=(2,))
     changing.serves()
     faults = faults_during(
@@ -160,10 +162,11 @@ def test_an_ensemble_goes_before_its_part_becomes_a_lower_version_that_it_does_n
     changing.serves()
 
 
+@pytest.mark.parametrize("changing", ["explicit"], indirect=True)
 def test_an_ensemble_goes_before_the_version_that_its_step_names(changing):
     """The part stays as it is in its other version: nothing is loaded, and one version goes."""
-    if not changing.explicit or changing.server.oracle:
-        pytest.skip("clients change nothing where the server polls, and 2.51 swaps first")
+    if changing.server.oracle:
+        pytest.skip("2.51 swaps first")
     both = part(more="version_policy { all { } }\n")
     changing.change(both, versions=(1, 2))
     put(changing.repository, "inner", (ENSEMBLE % "part").replace("model_version: -1", "model_version: 2"))
@@ -189,9 +192,8 @@ def test_an_ensemble_is_decoupled_as_soon_as_its_part_is(changing):
     changing.serves()
 
 
+@pytest.mark.parametrize("changing", ["explicit"], indirect=True)
 def test_a_part_that_changes_brings_no_edits_of_its_ensembles(changing):
-    if not changing.explicit:
-        pytest.skip("where the server polls, it loads what was edited")
     changing.serves()
     put(changing.repository, "inner", ENSEMBLE % "part" + 'metric_tags { key: "edited" value: "yes" }\n')
     changing.change(part(more=DECOUPLED))
@@ -203,9 +205,8 @@ def test_a_part_that_changes_brings_no_edits_of_its_ensembles(changing):
     changing.serves()
 
 
+@pytest.mark.parametrize("changing", ["explicit"], indirect=True)
 def test_a_reload_that_fails_leaves_the_ensembles(changing):
-    if not changing.explicit:
-        pytest.skip("the log alone says when the server has polled")
     changing.serves()
     with refuses("INVALID_ARG", "load failed for model 'part'"):
         changing.change(part(datatype="INT32").replace("identity", "nobody"))
@@ -213,9 +214,8 @@ def test_a_reload_that_fails_leaves_the_ensembles(changing):
 
 
 @differs("2.51 says `unloaded`, and the reason in the log alone", run=False)
+@pytest.mark.parametrize("changing", ["explicit"], indirect=True)
 def test_an_ensemble_that_was_unloaded_stays_away(changing):
-    if not changing.explicit:
-        pytest.skip("clients unload nothing where the server polls")
     changing.change(part(datatype="INT32"))
     changing.check_unavailable(TYPES)
     changing.client.unload("inner")
@@ -227,9 +227,8 @@ def test_an_ensemble_that_was_unloaded_stays_away(changing):
 
 
 @differs("2.51 says `unloaded`, and the reason in the log alone", run=False)
+@pytest.mark.parametrize("changing", ["poll"], indirect=True)
 def test_an_ensemble_that_fits_no_more_goes_with_its_directory(changing):
-    if changing.explicit:
-        pytest.skip("the server looks at directories only where it polls")
     changing.serves()
     changing.change(part(datatype="INT32"))
     changing.check_unavailable(TYPES)

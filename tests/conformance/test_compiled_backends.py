@@ -385,8 +385,12 @@ def test_instances_on_the_host_run_side_by_side_by_either_execution_policy(launc
             with open_client("http", server) as client:
                 return client.infer("crowd", [fp32("IN", [1])]).parameters["most"]
 
+        most, deadline = 0, time.monotonic() + 60
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
-            assert max(pool.map(infer, range(6))) == 2
+            # On a busy machine they may come one after the other.
+            while most < 2 and time.monotonic() < deadline:
+                most = max(pool.map(infer, range(6)))
+        assert most == 2
 
 
 @pytest.mark.parametrize(("parallel", "delay_ms", "most"), [(0, 300, 1), (1, 60_000, 2)])

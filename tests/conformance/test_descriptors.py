@@ -7,13 +7,13 @@ import subprocess
 
 import pytest
 from google.protobuf import descriptor_pb2
-from servers import ROOT, development_build
+from servers import DEVELOPMENT_BUILD, ROOT
 
 DUMP = ROOT / "target" / "descriptors.bin"
 
 
 def ours() -> descriptor_pb2.FileDescriptorSet:
-    subprocess.run([development_build() / "examples" / "dump_descriptors"], cwd=ROOT, check=True)
+    subprocess.run([DEVELOPMENT_BUILD / "examples" / "dump_descriptors"], cwd=ROOT, check=True)
     return descriptor_pb2.FileDescriptorSet.FromString(DUMP.read_bytes())
 
 

@@ -25,6 +25,8 @@ from clients import (
     refuses,
     service_stub,
 )
+from footprint import wait_until
+from python_setup import Gates
 from regions import registered
 
 MODEL = """\
@@ -39,6 +41,7 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value + 1)]) for value in values]
 """
 SLOW_S = 1.0
+GATED = 'pass_gate(int(pb_utils.get_input_tensor_by_name(requests[0], "IN").as_numpy()[0]), requests[0].is_cancelled)'
 PARTS = {
     "plus": MODEL,
     "slow": MODEL.replace("BODY", f"time.sleep({SLOW_S})\n        BODY"),
@@ -156,10 +159,18 @@ def put_ensemble(repository: pathlib.Path, name: str, *steps: str, outputs=("OUT
 
 
 @pytest.fixture(scope="module")
-def repository(launcher) -> pathlib.Path:
+def gates(launcher) -> Gates:
+    return Gates(launcher.scratch / "ensemble_gates")
+
+
+@pytest.fixture(scope="module")
+def repository(launcher, gates) -> pathlib.Path:
     found = launcher.scratch / "ensembles"
     for name, source in PARTS.items():
         put_part(found, name, source)
+    # A request stays in its step until the gate that its number names is open, or the step hears that the client has gone.
+    put_part(found, "gated", gates.code + MODEL.replace("BODY", GATED))
+    put_ensemble(found, "gated_then_plus", "gated IN=IN OUT=x", "plus IN=x OUT=OUT")
     put_part(found, "whole", MODEL, datatype="INT32")
     put_part(found, "keeps", KEEPS)
     put_ensemble(found, "kept", "plus IN=IN OUT=x", "keeps IN=x OUT=OUT")
@@ -221,8 +232,8 @@ def repository(launcher) -> pathlib.Path:
 @pytest.fixture(scope="module")
 def ensembles(launcher, repository):
     works = [
-        "two", "long", "side_by_side", "both", "nested", "batched", "batched_by_one_that_does_not", "slow_then_plus", "fails",
-        "fails_inside", "says_nothing",
+        "two", "long", "side_by_side", "both", "nested", "batched", "batched_by_one_that_does_not", "slow_then_plus",
+        "gated_then_plus", "fails", "fails_inside", "says_nothing",
         "kept", "lacks_input", "many", "many_of_many", "many_inside", "many_counted", "two_in_flight",
         "many_thrice", "many_thrice_one", "many_six", "many_thrice_inside",
     ]  # fmt: skip
@@ -496,7 +507,7 @@ def test_ensembles_nest_up_to_a_bound(own_ensembles):
 
 
 @differs("2.51 goes on with the steps")
-def test_a_cancelled_request_starts_no_more_steps(launcher, ensembles):
+def test_a_cancelled_request_starts_no_more_steps(ensembles, gates):
     with open_client("grpc", ensembles) as client:
         before = client.statistics("plus")[0]["execution_count"]
         import tritonclient.grpc as triton_grpc
@@ -504,24 +515,27 @@ def test_a_cancelled_request_starts_no_more_steps(launcher, ensembles):
         with triton_grpc.InferenceServerClient(ensembles.grpc) as cancelling:
             given = triton_grpc.InferInput("IN", [1], "FP32")
             given.set_data_from_numpy(np.ones(1, np.float32))
-            call = cancelling.async_infer("slow_then_plus", [given], lambda result, error: None)
-            time.sleep(SLOW_S / 3)
+            call = cancelling.async_infer("gated_then_plus", [given], lambda result, error: None)
+            gates.wait_for(1)
             call.cancel()
-            time.sleep(1.5 * SLOW_S)
+            wait_until(lambda: client.statistics("gated")[0]["execution_count"] == 1)
+            time.sleep(SLOW_S / 2)
         assert client.statistics("plus")[0]["execution_count"] == before
 
 
-def test_a_stop_answers_the_ensembles_under_way(launcher, repository):
-    flags = ["--model-control-mode=explicit", "--load-model=slow_then_plus"]
+def test_a_stop_answers_the_ensembles_under_way(launcher, repository, gates):
+    flags = ["--model-control-mode=explicit", "--load-model=gated_then_plus"]
     with launcher.running("ensemble_stop", *flags, repository=repository) as server:
         with open_client("http", server) as client:
             answers = []
-            thread = threading.Thread(target=lambda: answers.append(numbers(client.infer("slow_then_plus", [row(1)]))))
+            thread = threading.Thread(target=lambda: answers.append(numbers(client.infer("gated_then_plus", [row(2)]))))
             thread.start()
-            time.sleep(SLOW_S / 3)
+            gates.wait_for(2)
             server.process.send_signal(signal.SIGTERM)
-            thread.join(30)
-        assert answers == [[3]]
+            wait_until(lambda: "Signal (15) received." in server.log_text())
+            gates.open(2)
+            thread.join(60)
+        assert answers == [[4]]
 
 
 def test_all_models_of_a_repository_start_with_their_ensembles(launcher):

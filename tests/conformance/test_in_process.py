@@ -17,7 +17,7 @@ from compiled_setup import compiled, put
 from python_catalogue import parameters, python, tensors
 from python_catalogue import put as put_python
 from python_setup import kernel_refuses
-from servers import ROOT, development_build, nerite_binary
+from servers import DEVELOPMENT_BUILD, ROOT, nerite_binary
 
 PROGRAM = ROOT / "tests" / "programs" / "in_process.c"
 FLAGS = ["-O1", "-Wall", "-Wextra", "-Werror"]
@@ -59,7 +59,7 @@ class Program:
 def own_library() -> pathlib.Path:
     """NERITE_LIBRARY, or else the development build."""
     named = os.environ.get("NERITE_LIBRARY")
-    return pathlib.Path(named).resolve() if named else development_build() / "libtritonserver.so"
+    return pathlib.Path(named).resolve() if named else DEVELOPMENT_BUILD / "libtritonserver.so"
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 from clients import fp32, http_call, open_client
+from meanwhile import Delay, again_if_too_late
 
 LOADS = 25
 WINDOW_S = 10
@@ -46,19 +47,20 @@ def test_a_line_that_concerns_a_request_names_it(server):
     assert found and found[-1]["request_id"] == 'the "first"\nrequest' and found[-1]["level"] == "verbose"
 
 
+@again_if_too_late
 def test_a_line_that_repeats_is_written_a_few_times_and_then_once_with_its_count(server):
-    began = time.monotonic()
+    window, name = Delay(1000 * WINDOW_S), f"nobody_{time.monotonic_ns()}"
     for _ in range(LOADS):
-        assert http_call(server.http, "POST", "/v2/repository/models/nobody/load", {}).status == 500
-    repeated = [line for line in lines(server) if "nobody" in line["message"]]
-    assert time.monotonic() - began < WINDOW_S / 2, "the machine is too busy to repeat anything"
+        assert http_call(server.http, "POST", f"/v2/repository/models/{name}/load", {}).status == 500
+    repeated = [line for line in lines(server) if name in line["message"]]
+    window.must_last()
     assert len(repeated) == WRITTEN and all(line["level"] == "error" for line in repeated)
     deadline = time.monotonic() + 6 * WINDOW_S
     summary = f"{LOADS - WRITTEN} times more within {WINDOW_S} s: "
-    while not (summaries := [line for line in lines(server) if line["message"].startswith(summary)]):
+    while not (summaries := [line for line in lines(server) if line["message"].startswith(summary) and name in line["message"]]):
         assert time.monotonic() < deadline, "nothing was told"
         time.sleep(0.2)
-    assert len(summaries) == 1 and "nobody" in summaries[0]["message"]
+    assert len(summaries) == 1
     assert (summaries[0]["level"], summaries[0]["place"]) == ("error", repeated[0]["place"])
 
 
@@ -71,6 +73,7 @@ def test_the_format_changes_while_the_server_runs(server):
 
 
 def test_lines_that_differ_by_a_name_only_are_bounded_and_summed_up(server):
+    begun = time.monotonic()
     for at in range(400):
         http_call(server.http, "POST", f"/v2/repository/models/{at}{'%01' * 1000}/load", "{}")
 
@@ -79,13 +82,16 @@ def test_lines_that_differ_by_a_name_only_are_bounded_and_summed_up(server):
         found = [json.loads(line) for line in server.log_text().splitlines() if line.startswith("{")]
         return [line["message"] for line in found if line["level"] in ("error", "warning") and "%01%01" in line["message"]]
 
-    assert 10 < len(faults()) <= 200 and sum(map(len, faults())) < 300_000, len(faults())
-    deadline = time.monotonic() + 2 * WINDOW_S + 5
-    while not any("lines like those before are left out" in message for message in faults()):
-        assert time.monotonic() < deadline
+    def summaries() -> list[str]:
+        return [message for message in faults() if "lines like those before are left out" in message]
+
+    windows = 2 + (time.monotonic() - begun) // WINDOW_S
+    assert 10 < len(faults()) <= 100 * windows and sum(map(len, faults())) < 150_000 * windows, len(faults())
+    deadline = time.monotonic() + 2 * WINDOW_S + 60
+    while sum(int(summary.split()[0]) for summary in summaries()) < 200:
+        assert time.monotonic() < deadline, summaries()
         time.sleep(0.1)
-    summary = next(message for message in faults() if "lines like those before are left out" in message)
-    assert int(summary.split()[0]) >= 200 and len(summary) < 1000, summary
+    assert all(len(summary) < 1000 for summary in summaries()), summaries()
 
 
 def test_a_fifo_that_nobody_reads_ends_the_start(launcher, tmp_path):
@@ -109,7 +115,7 @@ def test_a_log_that_is_renamed_goes_on_in_a_new_file(launcher, tmp_path):
         for round in range(2):
             log.rename(old)
             before = old.read_text()
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             number = 0
             while not log.exists():
                 assert time.monotonic() < deadline

@@ -70,8 +70,6 @@ def model(tmp_path):
 
 
 def command(folder: pathlib.Path, *words: str) -> list[str]:
-    if not servers.nerite_binary().exists():
-        pytest.skip(f"{servers.nerite_binary()} is not built")
     return [str(servers.nerite_binary()), "model", "run", str(folder), f"--python={sys.executable}", *words]
 
 

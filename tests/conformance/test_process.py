@@ -40,8 +40,6 @@ def run(launcher, tmp_path):
     """Runs the server to its end and returns (exit status, everything it wrote)."""
     if any(launcher.urls):
         pytest.skip("needs a server of its own")
-    if not launcher.oracle and not servers.nerite_binary().exists():
-        pytest.skip(f"{servers.nerite_binary()} is not built")
 
     def call(*flags: str, repository=None, as_triton=False):
         if launcher.oracle:
@@ -231,7 +229,7 @@ def test_a_port_that_is_taken(launcher, run, server):
 
 
 def test_every_command_says_how_it_is_used_by_either_order_of_words(launcher):
-    if launcher.oracle or not servers.nerite_binary().exists():
+    if launcher.oracle:
         pytest.skip("asks the program nerite")
 
     def said(*words: str) -> str:
@@ -446,7 +444,7 @@ def test_signals_that_mean_nothing_are_logged_and_nobody_else_learns_of_them(lau
             server.process.send_signal(number)
         with open_client("http", server) as client:
             client.infer("identity_fp32", [fp32("INPUT0", [1.0])])
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline and server.log_text().count("means nothing to this server") < 2:
             time.sleep(0.02)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
@@ -548,7 +546,7 @@ def test_polling_takes_what_changed_and_keeps_what_does_not_load(launcher):
     with launcher.running("polled_changes", *flags, repository=repository) as server, open_client("http", server) as client:
         good = config.read_text()
         config.write_text(good + 'parameters { key: "changed" value { string_value: "yes" } }\n')
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while "changed" not in client.config("identity_fp32").get("parameters", {}):
             assert time.monotonic() < deadline
             time.sleep(0.1)
@@ -559,7 +557,7 @@ def test_polling_takes_what_changed_and_keeps_what_does_not_load(launcher):
 
 
 def wait_ready(server, model: str, wanted: bool) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while (http_call(server.http, "GET", f"/v2/models/{model}/ready").status == 200) != wanted:
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -579,8 +577,6 @@ def test_information_goes_to_stdout_and_faults_to_stderr(launcher, tmp_path):
     command, environment = servers.nerite_command(launcher.copy_of("streams", "identity_fp32"))
     if launcher.oracle:
         command, environment = triton.command(launcher.scratch / "streams", launcher.scratch)
-    elif not servers.nerite_binary().exists():
-        pytest.skip(f"{servers.nerite_binary()} is not built")
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
         process = subprocess.Popen([*command, *ports()], env=environment, stdout=out, stderr=err)
         deadline = time.monotonic() + START_S

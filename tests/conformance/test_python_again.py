@@ -35,7 +35,7 @@ ITERATIVE = ["direct", "oldest"]
 NOT_CONFIGURED = (
     "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle such a flag."
 )
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 
 def put_documented(repository) -> None:

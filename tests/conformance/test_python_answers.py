@@ -274,9 +274,8 @@ def check_seen(client, cancel_after) -> None:
     pytest.fail(f"the model's requests ended as: {seen}")
 
 
+@pytest.mark.parametrize("python_client", ["grpc"], indirect=True)
 def test_a_deadline_of_the_client_is_a_cancellation(python_server, python_client):
-    if python_client.protocol != "grpc":
-        pytest.skip("there is none in HTTP")
     request = python_client.request("py_sleeping", [sleep_ms(20_000)])
 
     def give_up_after(seconds: float) -> None:

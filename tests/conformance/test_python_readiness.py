@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import python_catalogue
 from clients import Refused, differs, fp32, http_call, open_client, text
-from python_setup import strings
+from python_setup import Gates, strings
 
-WAIT_S = 20
+WAIT_S = 60
 
 
 @pytest.fixture
@@ -250,11 +250,17 @@ def test_a_model_hears_what_another_says_of_its_readiness(client):
 DIES_EARLY = """
 import os, signal, threading, time
 
+def die():
+    pass_gate("loaded")
+    # Its start was reported meanwhile.
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+
 class TritonPythonModel:
     def initialize(self, args):
         with open({starts!r}, "a") as file:
             file.write("started\\n")
-        threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGKILL]).start()
+        threading.Thread(target=die).start()
 
     def execute(self, requests):
         return None
@@ -265,13 +271,14 @@ class TritonPythonModel:
 def test_a_process_that_dies_at_each_start_is_started_ever_more_rarely(launcher, tmp_path):
     if any(launcher.urls):
         pytest.skip("needs a server of its own")
-    starts = tmp_path / "starts"
+    starts, gates = tmp_path / "starts", Gates(tmp_path / "gates")
     repository = launcher.copy_of(f"python_dies_early_{time.monotonic_ns()}")
     python_catalogue.put(repository, python_catalogue.named("py_identity"))
     python_catalogue.put(repository, python_catalogue.vector("py_dies_early", "identity"))
-    (repository / "py_dies_early" / "1" / "model.py").write_text(DIES_EARLY.format(starts=str(starts)))
+    (repository / "py_dies_early" / "1" / "model.py").write_text(gates.code + DIES_EARLY.format(starts=str(starts)))
     with launcher.running(repository.name, repository=repository) as server, open_client("http", server) as client:
         began = time.monotonic()
+        gates.open("loaded")
 
         def count():
             return len(starts.read_text().splitlines())

@@ -37,7 +37,7 @@ HANGING = MODEL.replace("while time.monotonic() < deadline:", "time.sleep(float(
 LIMITED = 'parameters { key: "EXECUTE_TIMEOUT_SECONDS" value { string_value: "LIMIT" } }\n'
 DECOUPLED = "model_transaction_policy { decoupled: true }\n"
 MODELS = {
-    "timed": (CONFIG + TIMED, MODEL),
+    "timed": (CONFIG + TIMED + LIMITED.replace("LIMIT", "60"), MODEL),
     "untimed": (CONFIG + LIMITED.replace("LIMIT", "0"), MODEL),
     "hangs": (CONFIG, HANGING),
     "hangs_decoupled": (CONFIG + DECOUPLED + LIMITED.replace("LIMIT", "1.5"), HANGING),

@@ -8,7 +8,7 @@ import pytest
 from clients import Given, RequestedOutput, fp32, http_call, open_client, refuses, text
 from compiled_setup import errors
 from regions import registered
-from servers import development_build, nerite_binary
+from servers import DEVELOPMENT_BUILD, nerite_binary
 
 TENSOR = '{ name: "%s" data_type: TYPE_%s dims: [ -1 ] }'
 SIZE = 1 << 20
@@ -31,7 +31,7 @@ def put(repository, name: str, datatype: str = "FP32", pairs: int = 2, parameter
 def build(backends) -> None:
     library = backends / "rust_identity" / "libtriton_rust_identity.so"
     library.parent.mkdir(parents=True)
-    shutil.copy(development_build() / library.name, library)
+    shutil.copy(DEVELOPMENT_BUILD / library.name, library)
 
 
 @pytest.fixture(scope="module")

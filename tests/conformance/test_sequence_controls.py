@@ -1,17 +1,16 @@
 """Does a model get the controls of a sequence in their types, and do its responses keep their order where it asks for that?"""
 
-import concurrent.futures
 import pathlib
 import queue
-import time
 
 import graphs
 import numpy as np
 import onnx
 import pytest
 import servers
-from batching_setup import DELAY_MS
+from batching_setup import DELAY_MS, check_third_overtakes_second, put_gated
 from clients import fp32, open_client
+from python_setup import PATIENT, Gates
 
 # Values of false and true that no other part of the server knows.
 FP32 = {"START": (-1.5, 2.5), "END": (7.0, 0.0), "READY": (0.25, 4.0)}
@@ -134,6 +133,12 @@ def test_a_position_without_a_request_is_not_ready_in_its_type(server, datatype)
 
 # ---------------------------------------------------------------------------------------------- the order of responses
 
+STRATEGY = """\
+sequence_batching {{
+  max_sequence_idle_microseconds: 60000000
+  oldest {{ max_candidate_sequences: 4 {more} }}
+}}
+"""
 # The second instance takes four times as long as the first.
 ORDERED = """\
 backend: "identity"
@@ -143,44 +148,33 @@ output {{ name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] }}
 instance_group [ {{ count: 2 kind: KIND_CPU }} ]
 parameters {{ key: "execute_delay_ms" value {{ string_value: "{delay_ms}" }} }}
 parameters {{ key: "instance_wise_delay_multiplier" value {{ string_value: "4" }} }}
-sequence_batching {{
-  max_sequence_idle_microseconds: 60000000
-  oldest {{ max_candidate_sequences: 4 {more} }}
-}}
-"""
+""" + STRATEGY
 
 
 @pytest.fixture(scope="module")
 def ordered(launcher):
     if launcher.oracle:
         pytest.skip("2.51 orders the responses of each instance by themselves")
-    repository = launcher.scratch / "ordered_sequences"
+    repository, gates = launcher.scratch / "ordered_sequences", {}
     for name, more in (("kept", "preserve_ordering: true"), ("not_kept", "")):
         (repository / name / "1").mkdir(parents=True)
         (repository / name / "config.pbtxt").write_text(ORDERED.format(delay_ms=DELAY_MS // 2, more=more))
-    with launcher.running("ordered_sequences", repository=repository) as found:
+        gates[f"{name}_gated"] = Gates(launcher.scratch / f"{name}_gates")
+        put_gated(repository, f"{name}_gated", gates[f"{name}_gated"], STRATEGY.format(more=more))
+    with launcher.running("ordered_sequences", PATIENT, repository=repository) as found:
+        found.gates = gates
         yield found
 
 
-@pytest.mark.parametrize("model", ["kept", "not_kept"])
+@pytest.mark.parametrize("model", ["kept_gated", "not_kept_gated"])
 def test_responses_of_the_oldest_keep_the_order_of_requests_if_asked_to(ordered, model):
-    """The third request is done before the second, whose instance is slow."""
-    with open_client("grpc", ordered) as client, concurrent.futures.ThreadPoolExecutor(3) as pool:
-        ended = {}
+    with open_client("grpc", ordered) as client:
 
         def infer(number: int) -> None:
             parameters = {"sequence_id": 100 + number, "sequence_start": True, "sequence_end": True}
-            client.infer(model, [fp32("IN", [[number]])], parameters=parameters)
-            ended[number] = time.monotonic()
+            client.infer(model, [fp32("INPUT0", [[number]])], parameters=parameters)
 
-        began = []
-        for number in range(3):
-            began.append(time.monotonic())
-            pool.submit(infer, number)
-            time.sleep(0.05)
-    slow = began[1] + 4 * DELAY_MS / 2000
-    assert ended[0] < ended[1] and ended[1] >= slow
-    assert (ended[2] >= slow) == (model == "kept")
+        check_third_overtakes_second(ordered.gates[model], infer, model == "not_kept_gated")
 
 
 def test_sequences_on_two_instances_are_answered_in_the_order_of_their_requests(ordered):

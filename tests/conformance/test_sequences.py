@@ -221,7 +221,7 @@ def test_after_its_end_a_sequence_needs_a_start(client):
 
 def test_an_idle_sequence_is_over(client):
     step(client, "impatient", 1, 5001, "start", batch=False)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     # Each request that comes in time keeps the sequence.
     while time.monotonic() < deadline:
         time.sleep(1)
@@ -241,7 +241,7 @@ def test_a_sequence_without_a_slot_waits_for_one(client, sequences):
         assert numbers(step(client, "one_slot", 1, 6001, batch=False), "SUM") == [2]
         assert not waiting.done()
         step(client, "one_slot", 1, 6001, "end", batch=False)
-        assert numbers(waiting.result(20), "SUM") == [7]
+        assert numbers(waiting.result(60), "SUM") == [7]
 
 
 def test_a_request_may_bound_how_long_it_waits_for_a_slot(client, sequences):
@@ -274,7 +274,7 @@ def test_a_sequence_ends_when_one_of_its_waiting_requests_is_cancelled(sequences
         else:
             senders[0].close()
         wait_for_pending(sequences, model, 0)
-        assert [errors.get(timeout=20).status() for _ in senders] == ["StatusCode.CANCELLED"] * 3
+        assert [errors.get(timeout=60).status() for _ in senders] == ["StatusCode.CANCELLED"] * 3
         with refuses("INVALID_ARG", f"inference request for sequence 9402 to model '{model}' must specify the START flag on the first request of the sequence"):
             step(other, model, 1, 9402)
         assert numbers(step(other, model, 1, 9401, "end"), "SUM") == [2]
@@ -284,7 +284,7 @@ def test_a_sequence_ends_when_one_of_its_waiting_requests_is_cancelled(sequences
 
 
 def wait_for_pending(sequences, model: str, count: int) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while pending(sequences, model) != count:
         assert time.monotonic() < deadline, f"{pending(sequences, model)} requests wait, not {count}"
         time.sleep(0.01)
@@ -489,13 +489,13 @@ def test_a_client_that_starts_many_sequences_is_refused_past_the_bound(launcher)
         with open_client("grpc", server) as client, concurrent.futures.ThreadPoolExecutor(12) as pool:
             step(client, "one_slot", 1, 1, "start", batch=False)
             waiting = [pool.submit(step, client, "one_slot", 1, 100 + n, "start", "end", batch=False) for n in range(12)]
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while sum(one.done() for one in waiting) < 8 and time.monotonic() < deadline:
                 time.sleep(0.01)
             refused = [str(one.exception()) for one in waiting if one.done()]
             assert len(refused) == 8 and all("Exceeds maximum queue size" in text for text in refused), refused
             step(client, "one_slot", 1, 1, "end", batch=False)
-            assert sum(one.exception(20) is None for one in waiting) == 4
+            assert sum(one.exception(60) is None for one in waiting) == 4
 
 
 def test_a_scheduler_that_is_held_back_waits_for_a_backlog(launcher, monkeypatch):
@@ -509,4 +509,4 @@ def test_a_scheduler_that_is_held_back_waits_for_a_backlog(launcher, monkeypatch
             first = pool.submit(step, client, "one_slot", 1, 1, "start", "end", batch=False)
             assert not concurrent.futures.wait([first], timeout=1).done
             second = pool.submit(step, client, "one_slot", 2, 2, "start", "end", batch=False)
-            assert [numbers(one.result(20), "SUM") for one in (first, second)] == [[1], [2]]
+            assert [numbers(one.result(60), "SUM") for one in (first, second)] == [[1], [2]]

@@ -29,9 +29,8 @@ def test_register_status_unregister(client):
             client.status("system", name)
 
 
+@pytest.mark.parametrize("client", ["http"], indirect=True)
 def test_status_over_http_has_ordered_keys_and_its_content_type(server, client):
-    if client.protocol != "http":
-        pytest.skip("about HTTP")
     with registered(client, 64) as made:
         answer = http_call(server.http, "GET", f"/v2/systemsharedmemory/region/{made.name}/status").ok()
         assert list(answer.json[0]) == ["name", "key", "offset", "byte_size"]

@@ -309,7 +309,7 @@ def test_without_a_frequency_all_go_to_one_file_which_is_json_at_once(launcher, 
         traced = Traced(server, tmp_path)
         for number in range(3):
             traced.infer("http", "plus", id=str(number))
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline and (not path.exists() or path.read_text().count("HTTP_SEND_END") < 3):
             time.sleep(0.02)
         assert len(by_request(json.loads(path.read_text()))) == 3

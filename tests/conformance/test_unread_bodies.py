@@ -29,7 +29,7 @@ def server(launcher):
 
 @pytest.mark.parametrize(("who", "status"), [("few", "429"), ("read", "403"), ("wrong", "401")])
 def test_a_client_of_triton_reads_why_its_large_request_is_refused(server, who, status):
-    found = []
+    found, begun = [], time.monotonic()
     for _ in range(15):
         with contextlib.closing(tritonclient.http.InferenceServerClient(server.http)) as client:
             tensor = tritonclient.http.InferInput("INPUT0", [MANY.size], "FP32")
@@ -39,8 +39,9 @@ def test_a_client_of_triton_reads_why_its_large_request_is_refused(server, who, 
                 found.append("200")
             except InferenceServerException as error:
                 found.append(error.status())
-    # One of the first token's requests is within its quota, or two if a second passes.
-    assert found.count(status) >= (12 if who == "few" else 15) and set(found) <= {status, "200"}, found
+    # One of the first token's requests is within its quota, and one more for each second.
+    passed = 1 + time.monotonic() - begun if who == "few" else 0
+    assert found.count("200") <= passed and {status} <= set(found) <= {status, "200"}, found
 
 
 @pytest.mark.parametrize("path", ["/v2/models/identity_fp32/infer", "/v2/logging", "/no/such/path", "/v2/health/live"])
@@ -113,7 +114,7 @@ def test_what_never_ends_is_cut(server):
             ended.set()
 
         threading.Thread(target=send, daemon=True).start()
-        assert ended.wait(20), "the server takes bytes without end"
+        assert ended.wait(60), "the server takes bytes without end"
 
 
 def test_who_asks_before_it_sends_is_told_not_to(server):

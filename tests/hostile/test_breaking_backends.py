@@ -7,11 +7,11 @@ import time
 import pytest
 from clients import Given, RequestedOutput, fp32, open_client, refuses
 from compiled_setup import errors, put, serving
+from gates import Gate
 from meanwhile import Delay, again_if_too_late
 from regions import registered
 
 SIZE = 1 << 20
-READS_MS = 400
 LATE_MS = 1500
 BUSY_MS = 4000
 HANG_MS = 8000
@@ -32,8 +32,10 @@ def breaking(launcher):
     for name in ("queued", "crowded"):
         put(repository, name, "read_long", delay_ms=str(BUSY_MS), more=QUEUED)
     put(repository, "late", "late", delay_ms=str(LATE_MS))
-    put(repository, "read_long", "read_long", delay_ms=str(READS_MS), more="max_batch_size: 1")
+    gate = Gate(launcher.scratch / "breaking_gate")
+    put(repository, "read_long", "read_long", gate=str(gate.path), more="max_batch_size: 1")
     with serving(launcher, "breaking", repository, "--model-control-mode=explicit", "--load-model=*", sources=("sample", "asking")) as found:
+        found.gate = gate
         yield found
 
 
@@ -106,13 +108,14 @@ def test_a_region_that_shrinks_while_a_backend_uses_it_fails_that_request(breaki
         given = [Given("IN", "FP32", [1, SIZE // 4], region=(first.name, SIZE, 0))]
         outputs = [RequestedOutput("OUT", (second.name, SIZE, 0))]
         client.infer("read_long", given, outputs)
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool, breaking.gate.closed() as gate:
             began = time.monotonic()
             running = pool.submit(client.infer, "read_long", given, outputs)
-            time.sleep(READS_MS / 4000)
+            gate.has_run()
             gone = first if lost == "input" else second
             os.truncate(gone.path, 0)
             lives(client)
+            gate.open()
             with refuses("INVALID_ARG", f"shared memory region '{gone.name}'"):
                 running.result()
             assert time.monotonic() - began < 60

@@ -23,7 +23,7 @@ from clients import GrpcClient, fp32, http_call, pb
 from frames import frame, message, open_connection
 from packets import Raw, welcomed
 from server_setup import put_delayed
-from strangers import call_headers, close_all, connections_of, data, hello, is_ended, read_until_end
+from strangers import call_headers, close_all, connections_of, data, hello, is_ended, read_exactly, read_until_end
 from users import as_user
 from witness import are_answered, comes_to, descriptors, witnesses
 
@@ -34,6 +34,8 @@ STRANGER, ANOTHER = 12345, 12346
 HALF_HEAD = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nX-Never: "
 INFER = "/v2/models/identity_fp32/infer"
 HALF_BODY = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nhalf".encode()
+# The server answers it before the body has come, when it begins to read that.
+AWAITED_BODY = HALF_BODY.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n")
 # How long something may take that should take a second: this machine may be very busy.
 SOON_S = 30
 # A stop takes 2 s at the most after the last answer. Where times do not count, this machine may be busy with other things.
@@ -112,13 +114,24 @@ def status_of(uid: int, server) -> int:
         return answer.status
 
 
-@pytest.mark.parametrize(("port", "first"), [("http", HALF_BODY), ("grpc", hello() + call_headers("ModelStreamInfer", 1))])
+def wait_until_begun(connections) -> None:
+    """Waits until the server has begun the request of each, `AWAITED_BODY` or a stream of gRPC. A connection without one may be ended for another."""
+    for one in connections:
+        head = read_exactly(one, 9)
+        if head == b"HTTP/1.1 ":
+            assert read_exactly(one, 3) == b"100"
+            continue
+        while head[3] != strangers.HEADERS:
+            read_exactly(one, int.from_bytes(head[:3], "big"))
+            head = read_exactly(one, 9)
+
+
+@pytest.mark.parametrize(("port", "first"), [("http", AWAITED_BODY), ("grpc", hello() + call_headers("ModelStreamInfer", 1))])
 def test_one_user_may_have_half_of_the_places_and_is_told_so(small, port, first):
     with witnesses(small) as watching:
         taken = connections_of(STRANGER, getattr(small, port), ONE_PEERS, first)
         comes_to(lambda: counts(small, "nerite_connections ")[""] >= ONE_PEERS, True)
-        # All of its requests have begun, so that none can go.
-        time.sleep(1)
+        wait_until_begun(taken)
         (refused,) = connections_of(STRANGER, getattr(small, port), 1)
         with refused:
             word = b"".join(iter(lambda: refused.recv(4096), b""))
@@ -136,9 +149,10 @@ def test_one_user_may_have_half_of_the_places_and_is_told_so(small, port, first)
 
 def test_operators_and_others_find_places_though_all_are_taken(launcher):
     with running(launcher, "full", "--connections-max=64", "--connections-per-peer-max=30") as server:
-        strangers_own = [connections_of(uid, server.http, 30, HALF_BODY) for uid in (STRANGER, ANOTHER)]
+        strangers_own = [connections_of(uid, server.http, 30, AWAITED_BODY) for uid in (STRANGER, ANOTHER)]
         comes_to(lambda: counts(server, "nerite_connections ")[""] >= 60, True)
-        time.sleep(1)
+        for each in strangers_own:
+            wait_until_begun(each)
         assert http_call(server.http, "GET", "/v2/health/live").status == 200
         (refused,) = connections_of(ANOTHER + 1, server.http, 1)
         with refused:
@@ -146,8 +160,8 @@ def test_operators_and_others_find_places_though_all_are_taken(launcher):
         for each in strangers_own:
             close_all(each)
         comes_to(lambda: counts(server, "nerite_connections ")[""], 1)
-        own = connections_of(0, server.http, 56, HALF_BODY)
-        time.sleep(1)
+        own = connections_of(0, server.http, 56, AWAITED_BODY)
+        wait_until_begun(own)
         assert status_of(STRANGER, server) == 200
         close_all(own)
 
@@ -227,8 +241,10 @@ def test_who_sends_a_byte_now_and_then_is_ended(impatient, first, drop, reason):
                     one.sendall(drop)
 
 
-def test_half_a_message_ends_its_call_only(impatient):
-    with strangers.connect(impatient.grpc) as one, ends_for(impatient, "body"):
+def test_half_a_message_ends_its_call_only(launcher):
+    """Only the rest of a message is waited for so shortly, not the next call."""
+    short = running(launcher, "half_message", "--body-progress-timeout=1")
+    with short as server, strangers.connect(server.grpc) as one, ends_for(server, "body"):
         one.sendall(hello() + call_headers("ModelInfer", 1) + data(1, message(bytes(1000))[:500]))
         one.settimeout(SOON_S)
         # No message, only a status.
@@ -279,7 +295,9 @@ def test_who_does_not_read_its_answer_is_ended(impatient, kind):
     assert http_call(impatient.http, "GET", "/v2/health/live").status == 200
 
 
-def test_a_slow_upload_that_goes_on_is_served(impatient):
+def test_a_slow_upload_that_goes_on_is_served(launcher):
+    """It takes longer in all than the server waits for a piece. A piece comes in far less, even from a busy machine."""
+    limit_s = 6
     values = np.arange(20 * (64 << 10) // 4, dtype=np.float32).tobytes()
     document = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [len(values) // 4], "parameters": {"binary_data_size": len(values)}}],
                 "parameters": {"binary_data_output": True}}  # fmt: skip
@@ -288,15 +306,15 @@ def test_a_slow_upload_that_goes_on_is_served(impatient):
     def parts():
         yield head
         for at in range(0, len(values), 64 << 10):
-            time.sleep(0.2)
+            time.sleep(limit_s / 15)
             yield values[at : at + (64 << 10)]
 
     headers = {"Inference-Header-Content-Length": str(len(head)), "Content-Length": str(len(head) + len(values))}
-    host, _, port = impatient.http.rpartition(":")
-    with contextlib.closing(http.client.HTTPConnection(host, int(port), timeout=SOON_S)) as connection:
-        connection.request("POST", INFER, parts(), headers)
-        answer = connection.getresponse()
-        assert answer.status == 200 and answer.read().endswith(values)
+    with running(launcher, "slow_upload", f"--body-progress-timeout={limit_s}") as server:
+        with contextlib.closing(http.client.HTTPConnection(server.http, timeout=SOON_S)) as connection:
+            connection.request("POST", INFER, parts(), headers)
+            answer = connection.getresponse()
+            assert answer.status == 200 and answer.read().endswith(values)
 
 
 def test_an_open_stream_may_rest(impatient):

@@ -8,8 +8,7 @@ import collections
 
 import pytest
 from clients import fp32, open_client
-from compiled_setup import SOURCES, compiled, put
-from test_compiled_python import environment
+from compiled_setup import SOURCES, compiled, environment, put
 from test_compiled_sequences import SUM, Sequence
 from test_sanitized_backends import OPTIONS, sanitizer
 

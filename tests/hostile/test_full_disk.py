@@ -77,7 +77,7 @@ def test_a_full_disk_loses_whole_lines_of_the_log_and_says_how_many(launcher, tm
         for _ in range(LINES):
             change(server)
             assert http_infer(server.http, "identity_fp32", ONE, headers=bearer("all")).status == 200
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while lost_lines(server, "write_failed") < LINES:
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -106,7 +106,7 @@ def test_a_full_disk_leaves_traces_that_are_json_and_a_removed_file_comes_again(
             before = sum(traces(server).values())
             for _ in range(count):
                 assert http_infer(server.http, "identity_fp32", ONE).status == 200
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while sum(traces(server).values()) < before + count:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
@@ -136,7 +136,7 @@ def test_a_limit_of_file_sizes_loses_what_does_not_fit_and_the_server_goes_on(la
     limited = ["sh", "-c", LIMIT, "sh", *command]
     server = servers.start(limited, environment, flags, tmp_path / "stderr", oracle=False)
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while lost_lines(server, "write_failed") == 0 or traces(server)["dropped"] == 0:
             assert time.monotonic() < deadline
             assert http_infer(server.http, "identity_fp32", ONE).status == 200

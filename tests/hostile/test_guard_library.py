@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 import pytest
-from servers import development_build
+from servers import DEVELOPMENT_BUILD
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -26,16 +26,13 @@ IMPORTED = {
 START_FILES = {"_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable", "__cxa_finalize", "__gmon_start__"}
 BYTES_MAX = 64 << 10
 
-# The library is built before the first of them.
-pytestmark = pytest.mark.timeout(1800)
-
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory) -> pathlib.Path:
     if given := os.environ.get("NERITE_GUARD_LIBRARY"):
         return pathlib.Path(given)
     path = tmp_path_factory.mktemp("guard") / "guard.so"
-    subprocess.run([development_build() / "examples" / "guard_library", path], cwd=ROOT, check=True)
+    subprocess.run([DEVELOPMENT_BUILD / "examples" / "guard_library", path], cwd=ROOT, check=True)
     return path
 
 

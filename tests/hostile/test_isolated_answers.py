@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from clients import Given, Refused, RequestedOutput, fp32, grpc_channel, http_call, int32, open_client
 from compiled_setup import put, serving, workers_of
+from gates import Gate
 from regions import registered
 from test_copies import copying
 from test_decoupled import Stream
@@ -33,11 +34,13 @@ def answering(launcher):
     put(repository, "repeat", "repeat", datatype="INT32", more=ONE + DECOUPLED)
     put(repository, "well", more=ONE)
     put(repository, "counts", "count", more=ONE)
-    put(repository, "slow", "read_long", delay_ms=str(4 * LATE_MS), more=ONE)
+    gate = Gate(launcher.scratch / "isolated_answers_gate")
+    put(repository, "slow", "read_long", gate=str(gate.path), more=ONE)
     put(repository, "asking", backend="asking", more=ONE)
     put(repository, "again", "again", backend="sequences", more=ONE + "sequence_batching { iterative_sequence: true }")
     flags = ["--backend-config=isolated=true", "--model-control-mode=explicit", "--load-model=*", "--exit-on-error=false"]
     with serving(launcher, "isolated_answers", repository, *flags, sources=("sample", "asking", "sequences")) as found:
+        found.gate = gate
         yield found
 
 
@@ -135,10 +138,11 @@ def test_a_model_is_unloaded_after_the_backend_has_released_its_request(answerin
 
 def test_a_request_whose_process_is_killed_while_it_asks_is_told(answering, client):
     """The model that it asks takes long, and lives on."""
-    with registered(client, 4096, bytes(4096)) as made, concurrent.futures.ThreadPoolExecutor(1) as pool:
+    pool = concurrent.futures.ThreadPoolExecutor(1)
+    with registered(client, 4096, bytes(4096)) as made, pool, answering.gate.closed() as gate:
         given = [Given("IN", "FP32", [1], region=(made.name, 4, 0))]
         running = pool.submit(client.infer, "asking", given, parameters={"target": "slow", "wait": 1})
-        time.sleep(LATE_MS / 1000)
+        gate.has_run()
         os.kill(process_that_has(answering, made.path.name, "asking"), signal.SIGKILL)
         failure = running.exception()
     assert "was ended by signal 9 (SIGKILL) while it had this request" in failure.text

@@ -37,7 +37,7 @@ SLEEPS = "request_of('py_sleeping', pb_utils.Tensor('MS', np.array([{0}], np.int
 
 
 def test_a_process_that_dies_while_it_asks_fails_its_own_request_alone(server, client):
-    code = f"threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGKILL]).start(); out = said({SLEEPS.format(1500)}.exec())"
+    code = f"threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGKILL]).start(); out = said({SLEEPS.format(60_000)}.exec())"
     with concurrent.futures.ThreadPoolExecutor() as threads:
         dies = threads.submit(run_code, client, code)
         time.sleep(0.1)

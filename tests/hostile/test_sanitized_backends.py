@@ -13,10 +13,9 @@ import subprocess
 import numpy as np
 import pytest
 from clients import Given, RequestedOutput, fp32, grpc_channel, http_call, int32, open_client
-from compiled_setup import compiled, put, serving
+from compiled_setup import compiled, environment, put, serving
 from footprint import resident_mib
 from regions import registered
-from test_compiled_python import environment
 from test_compiled_sequences import SUM, TWO, Sequence
 from test_decoupled import Stream
 

@@ -57,7 +57,7 @@ def waiting(request: pytest.FixtureRequest, launcher, tmp_path_factory):
 
 
 def wait_for(is_so, what: str) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < deadline, what
         time.sleep(0.005)

@@ -111,7 +111,8 @@ def test_every_model_that_loads_is_right(served, engine, repositories, subtests)
         for name, entry in index.items():
             with subtests.test(name):
                 if entry["state"] != "READY" and engine == EMBEDDED and not name.startswith("torch_"):
-                    pytest.skip(f"{name}: {entry['reason']}")
+                    assert "on the embedded engine" in entry["reason"]
+                    continue
                 assert entry["state"] == "READY", entry["reason"]
                 feed, wanted = reference(repositories, name)
                 reply = client.infer(name, [given(*pair) for pair in feed.items()])
@@ -120,6 +121,7 @@ def test_every_model_that_loads_is_right(served, engine, repositories, subtests)
                     same(name, reply.outputs[output], array)
 
 
+@pytest.mark.parametrize("served", ["onnx"], indirect=True)
 def test_a_rank_that_was_not_declared_is_refused_or_returned(served):
     """The reply has the shape that came out, or an error names the output; it never has the declared one."""
     with grpc_channel(served.grpc) as channel:

@@ -127,6 +127,7 @@ fn goes_after(instance: &mut dyn Instance, goes_ms: u64) -> bool {
 }
 
 #[test]
+#[ignore = "alone: ends of processes must fall on milliseconds; 23 processes"]
 fn a_run_that_ends_as_its_process_would_is_answered_once_and_the_next_one_too() {
     if std::env::var_os(CHILD).is_some() {
         return;

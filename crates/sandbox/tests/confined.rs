@@ -1,7 +1,7 @@
 //! Does the kernel hold a process to its policy?
 //!
-//! This program is its own `nerite`: started with the words of a policy, it confines itself. Its tests need a kernel that can confine; where it
-//! cannot, they say so and nothing else, for there the refusal itself is what is promised. With `NERITE_TEST_SANDBOX=required` they fail there.
+//! This program is its own `nerite`: started with the words of a policy, it confines itself. Its tests need a kernel that can confine. On another kernel
+//! only the refusal is tested; with `NERITE_TEST_SANDBOX=required` they fail there. The harness takes the words that cargo and nextest give.
 #![allow(clippy::unwrap_used)]
 #![expect(clippy::print_stdout, reason = "a harness of its own")]
 
@@ -27,13 +27,23 @@ fn main() -> ExitCode {
         ("variables_are_those_of_the_policy", variables_are_those_of_the_policy),
         ("temporary_files_go_with_the_sandbox", temporary_files_go_with_the_sandbox),
     ];
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.iter().any(|word| word == "--list") {
+        // Nextest asks a second time, for the ignored ones alone.
+        let listed = if words.iter().any(|word| word == "--ignored") { &[][..] } else { &tests };
+        for (name, _) in listed {
+            println!("{name}: test");
+        }
+        return ExitCode::SUCCESS;
+    }
     if let Err(refusal) = sandbox("sandbox=on", "", Path::new("/usr")).check() {
         assert!(refusal.message.contains("; or set sandbox=best-effort"), "{refusal}");
         let is_required = std::env::var_os("NERITE_TEST_SANDBOX").is_some_and(|word| word == "required");
         println!("the kernel cannot confine, and says so: {refusal}");
         return if is_required { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     }
-    for (name, test) in tests {
+    let names: Vec<&String> = words.iter().filter(|word| !word.starts_with('-')).collect();
+    for (name, test) in tests.into_iter().filter(|(name, _)| names.is_empty() || names.iter().any(|one| one == name)) {
         test();
         println!("test {name} ... ok");
     }

@@ -322,6 +322,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "alone: asserts that a drop takes less than 2 s"]
     fn a_server_whose_requests_go_on_waits_once() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(folder.path().join("slow/1")).unwrap();

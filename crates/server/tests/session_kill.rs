@@ -71,6 +71,7 @@ fn open() -> (usize, usize) {
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the kill comes at some moment")]
+#[ignore = "alone: counts descriptors of the process"]
 fn a_killed_client_leaves_nothing_behind() {
     if std::env::var_os(SOCKET).is_some() {
         return;

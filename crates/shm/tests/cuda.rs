@@ -13,6 +13,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use eventually::assert_eventually;
 use nerite_cuda::{DeviceMemory, Driver};
@@ -144,6 +145,7 @@ fn an_unregistered_region_is_kept_until_its_last_user_is_dropped() {
 }
 
 #[test]
+#[ignore = "alone: counts descriptors of its child"]
 fn a_thousand_registrations_leave_nothing_open() {
     run("many", None);
 }
@@ -179,6 +181,11 @@ fn the_child() {
         Ok("locked") => locked(1),
         Ok("lock fails") => locked(0),
         Ok(case) => panic!("no case '{case}'"),
+    }
+    // Another thread may close what the case has dropped.
+    let patience = Instant::now() + Duration::from_mins(1);
+    while std::env::var_os("STAND_IN_COUNTS").is_some() && counts().held() != [0; 6] && Instant::now() < patience {
+        std::thread::yield_now();
     }
 }
 

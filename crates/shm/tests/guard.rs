@@ -239,6 +239,7 @@ fn resident(buffer: &Buffer) -> usize {
 
 /// To unmap its pages would take 25 ms for each GiB of them, on a thread that may serve connections.
 #[test]
+#[ignore = "alone: reads Rss of one mapping in /proc/self/smaps"]
 fn a_loss_in_another_process_leaves_the_pages_of_this_one_mapped() {
     let registry = Registry::new(Options::default());
     let _mine = register(&registry, "a", 64 * PAGE, 1);

@@ -406,6 +406,7 @@ fn without_a_bound_no_job_runs_on_the_thread_that_submits_it() {
 }
 
 #[test]
+#[ignore = "alone: runs must be measured quicker than 50 ms"]
 fn quick_jobs_run_on_the_thread_that_submits_them_until_one_was_slow() {
     let here = ran_here(CostBound::InputSizes);
     assert_eq!(here[..3], [false; 3], "a size that never ran");

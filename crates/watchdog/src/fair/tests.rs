@@ -105,6 +105,7 @@ fn always_ready(runtime: &Runtime, crowd: &Crowd, flow: impl Fn() -> Flow) {
 const MOST: u64 = 2;
 
 #[test]
+#[ignore = "alone: order follows from polls measured in milliseconds"]
 fn a_light_user_waits_for_one_poll_of_heavy_users() {
     let queue = FairQueue::default();
     let found =
@@ -113,6 +114,7 @@ fn a_light_user_waits_for_one_poll_of_heavy_users() {
 }
 
 #[test]
+#[ignore = "alone: order follows from polls measured in milliseconds"]
 fn of_one_peers_connections_the_one_with_the_least_service_goes_first() {
     let queue = FairQueue::default();
     let found =
@@ -121,6 +123,7 @@ fn of_one_peers_connections_the_one_with_the_least_service_goes_first() {
 }
 
 #[test]
+#[ignore = "alone: order follows from polls measured in milliseconds"]
 fn without_a_common_queue_a_task_waits_for_all_others() {
     // The machine may suspend this thread until all other tasks are done. The thread then sees none of their polls. So one of several tries suffices.
     let mut tries = (0..TRIES)
@@ -210,6 +213,7 @@ fn names_of_closed_peers_are_dropped() {
 }
 
 #[test]
+#[ignore = "alone: own time must stay below 6 ms"]
 fn work_for_another_flow_is_charged_to_it() {
     let queue = FairQueue::default();
     let (own, other, third) = (queue.open("own"), queue.open("other"), queue.open("third"));

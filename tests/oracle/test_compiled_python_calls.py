@@ -11,7 +11,7 @@ import python_catalogue
 import pytest
 import triton
 from python_setup import PATIENT
-from test_compiled_python import environment
+from compiled_setup import environment
 from test_python_calls import (  # noqa: F401
     run_code,
     test_a_model_brings_another_along,

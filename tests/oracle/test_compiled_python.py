@@ -3,34 +3,18 @@
 The library is loaded as it is, in the place of the built-in backend of its name, with its own process for each instance.
 """
 
-import contextlib
-import os
-
 import numpy as np
 import pytest
 import python_catalogue
 import triton
 from clients import Given, RequestedOutput, fp32, grpc_channel, http_call, int32, open_client, refuses, text
+from compiled_setup import environment
 from python_setup import do, said
 from regions import registered
 from test_decoupled import Stream
 
 MODELS = ("py_identity", "py_strings", "py_types", "py_add_sub", "py_batching", "py_actions", "py_decoupled")
 WRONG = "Failed to process the request(s) for model 'py_actions_0', message: "
-
-
-@contextlib.contextmanager
-def environment(**values: str):
-    before = {key: os.environ.get(key) for key in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for key, value in before.items():
-            if value is None:
-                os.environ.pop(key)
-            else:
-                os.environ[key] = value
 
 
 @pytest.fixture(scope="module")
