@@ -1,8 +1,8 @@
 """Which servers do the conformance tests talk to?
 
-    pytest tests/conformance                       # starts target/release/nerite (or NERITE_BIN)
+    pytest tests/conformance                       # starts target/debug/nerite (or NERITE_BIN)
     pytest tests/conformance --oracle              # the same tests against the real Triton 2.51
-    pytest tests --suite quick                     # two minutes; full: ten; long, the default: all (tests/suites.py)
+    pytest tests --suite gate                      # one suite of tests/suites.py; all without the option
     pytest tests/conformance --http-url=… --grpc-url=… --metrics-url=…   # a server that is already there
 
 A server that is already there must serve tests/models/generated/conformance; tests that need a server with other
@@ -35,7 +35,7 @@ import triton  # noqa: E402
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("nerite")
     group.addoption("--oracle", action="store_true", help="test the real Triton 2.51 instead of nerite")
-    group.addoption("--suite", choices=suites.SUITES, default="long", help="which tests: %(choices)s (default: all)")
+    suites.add_option(group)
     for port in ("http", "grpc", "metrics"):
         group.addoption(f"--{port}-url", help=f"host:port of a running server's {port} port")
 
@@ -47,16 +47,18 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    suites.check_rows(HERE)
+    suites.check_rows()
     config.addinivalue_line(
         "markers", "triton_differs(reason, run=True): Triton 2.51 answers otherwise; run=False if it does not survive"
     )
 
 
+def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> "bool | None":
+    return suites.is_left_out(collection_path, config) or None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    suites.mark(items)
-    items[:], left_out = suites.select(items, config.getoption("--suite"))
-    config.hook.pytest_deselected(items=left_out)
+    suites.select(config, items)
     if not config.getoption("--oracle"):
         for item in items:
             if reason := lacks.lacking(item.nodeid):
@@ -94,8 +96,6 @@ class Launcher:
         if self.oracle:
             command, environment = triton.command(repository, self.scratch)
         else:
-            if not servers.nerite_binary().exists():
-                pytest.skip(f"{servers.nerite_binary()} is not built")
             command, environment = servers.nerite_command(repository)
         command = [*before, *command]
         server = self.start(command, environment, list(flags), self.scratch / f"{name}.log", repository)

@@ -14,8 +14,6 @@ FULL = "/dev/full"
 
 
 def nerite(*words: str | bytes, **more) -> subprocess.CompletedProcess:
-    if not servers.nerite_binary().exists():
-        pytest.skip(f"{servers.nerite_binary()} is not built")
     place = {name: value for name, value in os.environ.items() if not name.startswith("NERITE_")}
     return subprocess.run([servers.nerite_binary(), *words], stderr=subprocess.PIPE, timeout=60, env=place, **more)
 

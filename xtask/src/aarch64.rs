@@ -24,13 +24,9 @@ pub const LINKER: &str = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER";
 const MACHINE: [u8; 2] = [183, 0];
 const MACHINE_AT: usize = 18;
 
-/// Checks all crates. Where the tools are missing this is an Err, or with `is_optional` a line.
-pub fn run(root: &Path, is_optional: bool) -> Result<(), String> {
+/// Checks all crates.
+pub fn run(root: &Path) -> Result<(), String> {
     if let Some(missing) = missing(root) {
-        if is_optional {
-            println!("not checked: {missing}");
-            return Ok(());
-        }
         return Err(missing);
     }
     let mut cargo = Command::new(cargo());

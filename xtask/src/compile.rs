@@ -223,6 +223,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "long: two builds"]
     fn a_release_build_of_the_same_workspace_in_two_folders_gives_the_same_program() {
         let scratch = tempfile::tempdir().expect("a folder");
         let programs = ["first", "a_second_with_a_longer_name"].map(|name| {

@@ -3,8 +3,8 @@
 //! ```text
 //! cargo xtask tidy    does the source look as agreed?
 //! cargo xtask deny    are sources and licences of all packages allowed?
-//! cargo xtask test    all tests: Rust, then the server against its clients; `test quick` and `test full` run fewer
-//! cargo xtask ci      formatting, lints, tidy, packages, all tests and a little fuzzing
+//! cargo xtask test    the gate: formatting, tidy, lints, and the tests of Rust, of the Python package and of the server; `test quick` runs
+//!                     some tests of the server, `test all` everything, with a report in target/report.md
 //! cargo xtask fuzz N  each fuzz target for N seconds, from its seeds
 //! cargo xtask tensorflow  the backend of TensorFlow's frozen graphs, beside the release build of the server
 //! cargo xtask miri    tests of unsafe code that Miri can interpret (needs a nightly toolchain)
@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod aarch64;
+mod capacity;
 mod compile;
 mod deny;
 mod emulated;
@@ -25,9 +26,13 @@ mod fuzz;
 mod gpu_check;
 mod library;
 mod miri;
+mod output;
 mod release;
-mod run;
-mod tasks;
+mod results;
+mod steps;
+mod suite;
+mod summary;
+mod task;
 mod tensorflow;
 mod tidy;
 
@@ -36,8 +41,9 @@ use std::process::ExitCode;
 
 use compile::Machine;
 use release::Source;
+use summary::Limits;
 
-const USAGE: &str = "usage: cargo xtask <tidy | deny | test [quick | full | long] | ci | fuzz SECONDS | tensorflow | miri [if-possible] | aarch64 [if-possible | emulated] | release [--target TARGET] [--snapshot | --binary PATH] | gpu-check [--onnxruntime-library PATH]>";
+const USAGE: &str = "usage: cargo xtask <tidy | deny | test [quick | all] | fuzz SECONDS | tensorflow | miri | aarch64 [emulated] | release [--target TARGET] [--snapshot | --binary PATH] | gpu-check [--onnxruntime-library PATH]>";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -46,16 +52,13 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["tidy"] => tidy::run(root),
         ["deny"] => deny::run(root),
-        ["test", "quick"] => run::all(root, &tasks::test_quick()),
-        ["test", "full"] => run::all(root, &tasks::test_full()),
-        ["test"] | ["test", "long"] => run::all(root, &tasks::test()),
-        ["ci"] => run::all(root, &tasks::ci()),
+        ["test"] => return task::run(root, steps::GATE, Limits::Gate),
+        ["test", "quick"] => return task::run(root, steps::QUICK, Limits::Gate),
+        ["test", "all"] => return task::run(root, &[steps::GATE, steps::MORE].concat(), Limits::None),
         ["fuzz", seconds] => fuzz::run(root, seconds),
         ["tensorflow"] => tensorflow::run(root),
         ["miri"] => miri::run(root),
-        ["miri", "if-possible"] => miri::run_if_possible(root),
-        ["aarch64"] => aarch64::run(root, false),
-        ["aarch64", "if-possible"] => aarch64::run(root, true),
+        ["aarch64"] => aarch64::run(root),
         ["aarch64", "emulated"] => emulated::run(root),
         ["release", "--target", target, ref more @ ..] => {
             Machine::of_target(target).and_then(|machine| released(root, more, machine))

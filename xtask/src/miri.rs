@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::Command;
 
-/// The toolchain that has Miri. Another day's may warn of other things, so `.ci/run` installs this one.
+/// The toolchain that has Miri. Another day's may warn of other things, so `tests/setup_all.sh` installs this one.
 const TOOLCHAIN: &str = "nightly-2026-10-30";
 
 /// Packages, and their tests that need no memory from the system that Miri cannot provide. The registry runs its conformance suite on the heap, where
@@ -36,15 +36,6 @@ const TESTS: [(&str, &[&str]); 5] = [
         ],
     ),
 ];
-
-/// Runs them where Miri is installed, and says elsewhere that they did not run.
-pub fn run_if_possible(root: &Path) -> Result<(), String> {
-    if is_installed(root) {
-        return run(root);
-    }
-    println!("skipped: {}", needs());
-    Ok(())
-}
 
 /// Runs them. Without Miri this is an error.
 pub fn run(root: &Path) -> Result<(), String> {

@@ -18,6 +18,7 @@ mod readmes;
 mod skeleton;
 mod tree;
 mod unsafety;
+mod waits;
 
 use std::path::Path;
 
@@ -93,6 +94,7 @@ fn judge(tree: &Tree, allowed: &[Allowance]) -> Vec<Finding> {
     findings.extend(readmes::check(tree));
     findings.extend(links::check(tree));
     findings.extend(locks::check(tree));
+    findings.extend(waits::check(tree));
     allow::apply(findings, allowed)
 }
 

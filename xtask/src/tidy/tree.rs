@@ -105,8 +105,8 @@ fn is_read(path: &str) -> bool {
         return FILES.contains(&path) || is_page(path);
     };
     let name = path.rsplit('/').next().unwrap_or(path);
-    let has_rules = is_source(name) || is_page(name) || name == "Cargo.toml" || path == super::allow::FILE;
-    FOLDERS.contains(&folder) && has_rules
+    let is_list = Path::new(name).extension().is_some_and(|end| end == "allow");
+    FOLDERS.contains(&folder) && (is_source(name) || is_page(name) || name == "Cargo.toml" || is_list)
 }
 
 /// Whether a file is a page of text.
