@@ -16,7 +16,7 @@ const VERSION: &str = "0.20.2";
 const TOOLS: &str = "target/tools";
 
 /// The manifests of the workspaces. Each has its own lock file.
-const MANIFESTS: [&str; 4] =
+pub const MANIFESTS: [&str; 4] =
     ["Cargo.toml", crate::tensorflow::MANIFEST, "fuzz/Cargo.toml", "tests/interleavings/Cargo.toml"];
 
 /// Checks the packages of all workspaces.

@@ -13,6 +13,7 @@ use std::time::Instant;
 use tempfile::TempDir;
 
 use crate::capacity;
+use crate::deny::MANIFESTS;
 use crate::output::{self, Output};
 use crate::results::Results;
 use crate::steps::{Step, Work};
@@ -25,9 +26,6 @@ const NO_REGISTRY: u8 = 69;
 const SECOND_TRIALS_MAX: usize = 5;
 /// The summary as a file.
 const REPORT: &str = "target/report.md";
-/// The workspaces with lock files.
-const MANIFESTS: [&str; 4] =
-    ["Cargo.toml", crate::tensorflow::MANIFEST, "fuzz/Cargo.toml", "tests/interleavings/Cargo.toml"];
 /// The seed of the property tests, so that a run tests the same values as the run before.
 const SEED: &str = "20261128";
 
