@@ -46,12 +46,16 @@ class Server:
 
 def free_ports(count: int) -> list[int]:
     """Ports nobody listened on a moment ago; all are held until the last is found, so that they differ. None is of those that
-    the system gives to whoever connects to somebody."""
+    the system gives to whoever connects to somebody. Each process of a test run has a range of its own: where two of them
+    chose the same port, the server of one would be taken for that of the other."""
     found = []
+    worker, workers = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    ports = (first_of_the_systems() - PORT_MIN) // workers
+    first = PORT_MIN + worker * ports
     with contextlib.ExitStack() as held:
         while len(found) < count:
             one = held.enter_context(socket.socket())
-            port = random.randrange(PORT_MIN, first_of_the_systems())
+            port = random.randrange(first, first + ports)
             with contextlib.suppress(OSError):
                 one.bind(("127.0.0.1", port))
                 found.append(port)
