@@ -22,5 +22,5 @@ for number in range(60):
     latencies.append((time.perf_counter() - starts[-1]) * 1e3)
 pyplot.plot(latencies, "."), pyplot.xlabel("frame"), pyplot.ylabel("ms"), pyplot.ylim(bottom=0)
 pyplot.savefig(sys.argv[1])
-print(f"{len(latencies)} frames in {starts[-1] - starts[0]:.3f} s, {sorted(latencies)[30]:.2f} ms in the middle, {max(latencies):.2f} ms at most")
+print(f"{len(latencies)} frames in {starts[-1] - begun:.3f} s, {sorted(latencies)[30]:.2f} ms in the middle, {max(latencies):.2f} ms at most")
 print(f"{client.copied_bytes} bytes were copied")

@@ -409,8 +409,10 @@ def test_messages_that_come_at_once_cannot_use_the_same_bytes(launcher):
         host, port = server.http.split(":")
         with socket.create_connection((host, int(port))) as opened:
             head = "POST /v2/models/identity_fp32/infer HTTP/1.1\r\nhost: x\r\nauthorization: Bearer broken-secret\r\n"
-            opened.sendall(f"{head}content-length: 2000000\r\n\r\n{{".encode())
-            eventually(lambda: infer(server.http, "broken").status == 429)
+            opened.sendall(f"{head}content-length: 2000000\r\nexpect: 100-continue\r\n\r\n".encode())
+            # The server asks for the body after it has booked the bytes.
+            assert opened.recv(64).startswith(b"HTTP/1.1 100 ")
+            assert infer(server.http, "broken").status == 429
         eventually(lambda: infer(server.http, "broken").status == 200)
 
 

@@ -53,8 +53,8 @@ impl Suite {
         match (self, runner) {
             (Suite::Ignored, Runner::Nextest) => vec!["--run-ignored", "only", "--test-threads", "1"],
             (Suite::Ignored, _) => vec!["--", "--ignored", "--test-threads=1"],
-            (Suite::Python { suite, workers, .. }, _) => {
-                vec!["--suite", suite, "-n", workers, "--dist", "loadfile", "--timeout", TIMEOUT_S]
+            (Suite::Python { folder, suite, workers }, _) => {
+                vec![folder, "--suite", suite, "-n", workers, "--dist", "loadfile"]
             }
             (Suite::Rust | Suite::Documentation, _) => Vec::new(),
         }
@@ -70,15 +70,15 @@ impl Suite {
 }
 
 impl Runner {
-    /// The command for all tests. The suite's own words follow.
+    /// The command. The words that choose the tests follow: those of a suite, or [`Runner::only`].
     pub fn command(self, results: &Path) -> Vec<String> {
         let words = match self {
             Runner::Nextest => "cargo nextest run --workspace --locked --profile gate --status-level fail".to_owned(),
             Runner::Cargo => "cargo test --workspace --locked --no-fail-fast".to_owned(),
             Runner::CargoDoc => "cargo test --workspace --doc --locked --no-fail-fast".to_owned(),
-            Runner::Pytest(folder) => {
+            Runner::Pytest(_) => {
                 let results = results.display();
-                format!(".venv/bin/python -m pytest {folder} -o junit_family=xunit1 --junitxml={results}")
+                format!(".venv/bin/python -m pytest -o junit_family=xunit1 --junitxml={results} --timeout {TIMEOUT_S}")
             }
         };
         words.split(' ').map(str::to_owned).collect()
@@ -165,5 +165,13 @@ mod tests {
             "tests/gpu/test_cuda.py::test_it[it's]",
             r".venv/bin/python -m pytest 'tests/gpu/test_cuda.py::test_it[it'\''s]'",
         );
+    }
+
+    #[test]
+    fn a_second_trial_runs_the_failed_tests_only() {
+        let runner = Runner::Pytest("tests");
+        let words = [runner.command(Path::new("r.xml")), runner.only(&["tests/a.py::b"])].concat();
+        let expect = ".venv/bin/python -m pytest -o junit_family=xunit1 --junitxml=r.xml --timeout 300 tests/a.py::b";
+        assert_eq!(words.join(" "), expect);
     }
 }
