@@ -10,8 +10,7 @@ Both servers run side by side, and `nerite-bench` measures one cell on one, then
 next; the whole is repeated, and the table shows medians. What is not measured stands idle beside it. Without --bytes
 and --concurrency the cells are those that a promise of docs/promises.md is about, and each says whether it was kept.
 
-The peer comes from the PyPI wheel that tests/conformance/triton.py names (TRITON_ORACLE: the environment that holds
-it), whose only backend is the Python one. So that a server is compared with a server, its identity is compiled here
+The peer comes from the PyPI wheel that `cargo xtask oracle` installs, whose only backend is the Python one. So that a server is compared with a server, its identity is compiled here
 from peer/identity.c; with --peer-backends DIR, a folder with `identity/libtriton_identity.so`, that one is taken;
 without a C compiler it is a Python model. Prints Markdown.
 """

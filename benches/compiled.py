@@ -11,7 +11,7 @@ runs take, so its requests go to a worker, which has to be woken. Two ways show 
 that its runs are bounded (nerite.cost_bound), with --apart the built-in one's requests go to a worker as well.
 Ends with 1 if the interface costs more than --most microseconds in any row.
 
-With --triton the same library runs in the real Triton 2.51 as well, which tests/conformance/triton.py brings (TRITON_ORACLE). It is compared with two
+With --triton the same library runs in the real Triton 2.51 as well, which `cargo xtask oracle` installs. It is compared with two
 models of this server: one that says that its runs are bounded, and one that does not. Ratios are this server's figure / Triton's: below 1 is better.
 """
 

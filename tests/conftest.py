@@ -28,6 +28,7 @@ import clients  # noqa: E402
 import lacks  # noqa: E402
 import make_models  # noqa: E402
 import servers  # noqa: E402
+import setup_oracle  # noqa: E402
 import suites  # noqa: E402
 import triton  # noqa: E402
 
@@ -48,6 +49,8 @@ def pytest_configure(config: pytest.Config) -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     suites.check_rows()
+    if config.getoption("--suite") in (None, "oracle"):
+        setup_oracle.add_torch()
     config.addinivalue_line(
         "markers", "triton_differs(reason, run=True): Triton 2.51 answers otherwise; run=False if it does not survive"
     )

@@ -16,9 +16,8 @@ try() {
     [ -z "$updated" ] && apt-get update -qq && updated=yes && "$@" && return
     say "not to be had here: $*"
 }
-python() { .venv/bin/python "$@"; }
 
-# A C compiler for a second machine, a browser for the page, an engine for containers, shells that complete, and PyTorch for the system's Python.
+# A C compiler for a second machine, a browser for the page, an engine for containers, and shells that complete.
 packages=()
 need() { command -v "$1" >/dev/null || packages+=("${@:2}"); }
 need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu libc6-dev-arm64-cross
@@ -27,19 +26,15 @@ need zsh zsh
 need fish fish
 need strace strace
 { command -v podman && command -v runc && command -v iptables; } >/dev/null || packages+=(podman runc netavark aardvark-dns iptables)
-for library in python3-torch python3-sklearn python3-pil; do
-    dpkg -s "$library" >/dev/null 2>&1 || packages+=("$library")
-done
 for package in "${packages[@]}"; do
     try apt-get install -y -qq --no-install-recommends "$package" >/dev/null
 done
 
-# NVIDIA's load generator, Prometheus, the linters of what users deploy with mdbook, the bases of images, and NVIDIA's Triton.
+# NVIDIA's load generator, Prometheus, the linters of what users deploy with mdbook, and the bases of images.
 try python3 tests/perf_analyzer/setup_perf.py
 try python3 tests/packaging/setup_prometheus.py
 try python3 tests/packaging/setup_linters.py
 try python3 tests/packaging/setup_containers.py
-try python tests/conformance/triton.py
 
 # Packs the Debian package. Its compression is Debian's xz, so it needs no C library.
 cargo deb --version >/dev/null 2>&1 ||

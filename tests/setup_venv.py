@@ -58,22 +58,27 @@ def make_environment(folder: pathlib.Path) -> pathlib.Path:
     return folder / "bin" / "python"
 
 
+def place(name: str, lock: pathlib.Path) -> pathlib.Path:
+    """The installation of the packages of a lock, whether the cache has it or not."""
+    return CACHE / f"{name}-{key(lock)}"
+
+
 def installed(name: str, lock: pathlib.Path) -> pathlib.Path:
     """The installation of the packages of a lock, made now if the cache does not have it."""
-    place = CACHE / f"{name}-{key(lock)}"
-    if place.exists():
-        return place
+    target = place(name, lock)
+    if target.exists():
+        return target
     CACHE.mkdir(parents=True, exist_ok=True)
     # Renamed at the end, so that an interrupted installation is not taken for a complete one.
-    made = pathlib.Path(tempfile.mkdtemp(prefix=f"{place.name}.", dir=CACHE))
+    made = pathlib.Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=CACHE))
     made.chmod(0o755)
     pip(make_environment(made), "-r", lock)
     try:
-        made.rename(place)
+        made.rename(target)
     except OSError:
         # Another process was faster.
         shutil.rmtree(made)
-    return place
+    return target
 
 
 def link_or_copy(source: str, target: str) -> None:

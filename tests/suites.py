@@ -5,7 +5,7 @@
 | gate | what no row below names; `cargo xtask test` runs it |
 | alone | what measures, or fills the machine: nothing may run beside it |
 | long | what takes long, or needs more than crates and wheels |
-| oracle | what needs NVIDIA's or PyTorch's wheels (`setup_oracle.py`) |
+| oracle | what needs NVIDIA's or PyTorch's wheels (`cargo xtask oracle`) |
 | quick | some of each area, whatever suite they belong to |
 
 Rows are files and tests below `tests/`. Those of the Python package begin with `python/tests/`.

@@ -2,8 +2,8 @@
 
     .venv/bin/python -m pytest python/tests        # target/debug/nerite (or NERITE_BIN), and Triton if it is installed
 
-The real Triton 2.51 takes part when its environment is there (TRITON_ORACLE, by default target/triton-oracle; made by
-``python tests/conformance/triton.py``). Without either server the tests that need none still run.
+The real Triton 2.51 and PyTorch take part when they are installed (``cargo xtask oracle``). Without either server the tests that need
+none still run.
 """
 
 import pathlib
@@ -18,6 +18,7 @@ from peers import ROOT, Found, Launcher, shared_objects  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "tests"))
 
+import setup_oracle  # noqa: E402
 import suites  # noqa: E402
 
 
@@ -29,7 +30,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: "list[pytest.Ite
     suites.select(config, items)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--suite") in (None, "oracle"):
+        setup_oracle.add_torch()
     # Whoever started the tests in the background may have had these ignored. Servers and clients would inherit that.
     for number in (signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(number) is signal.SIG_IGN:

@@ -8,8 +8,8 @@ import sys
 
 import numpy as np
 import pytest
-import real_python
 from clients import http_call
+from PIL import Image
 from peers import ROOT
 
 FOLDER = ROOT / "examples" / "python"
@@ -26,33 +26,7 @@ PRINTED = {
     "video.py": r"60 frames in \d+\.\d{3} s, \d+\.\d\d ms in the middle, \d+\.\d\d ms at most\n\d+ bytes were copied",
     "workers.py": re.escape(str([16 * number + 16 for number in range(8)])),
 }
-# What an example imports that the tests' environment need not have.
-NEEDS = {"classify_picture.py": ["PIL"], "table.py": ["pandas", "pyarrow"], "video.py": ["matplotlib"]}
-# What an example imports that another Python has (real_python.py).
-REAL_NEEDS = {"loader.py": "torch, numpy"}
 MAKER = FOLDER / "make_text_encoder.py"
-
-
-def needs(name: str) -> None:
-    for library in NEEDS.get(name, []):
-        if importlib.util.find_spec(library) is None:
-            pytest.skip(f"{library} is not installed: pip install {library}")
-
-
-@pytest.fixture(scope="module")
-def python_for(tmp_path_factory):
-    """The Python for an example: that of the tests, or an environment on top of the one that has the example's libraries."""
-    made = []
-
-    def find(name: str) -> str:
-        if name not in REAL_NEEDS:
-            return sys.executable
-        real_python.needs(REAL_NEEDS[name])
-        if not made:
-            made.append(real_python.with_client(tmp_path_factory.mktemp("real")))
-        return made[0]
-
-    return find
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +39,9 @@ def text_models(tmp_path_factory) -> str:
 
 @pytest.mark.parametrize("way", ["session", "http"])
 @pytest.mark.parametrize("name", sorted(PRINTED))
-def test_an_example_runs(launcher, text_models, python_for, tmp_path, name, way):
-    needs(name)
-    python = python_for(name)
+def test_an_example_runs(launcher, text_models, tmp_path, name, way):
+    if name == "loader.py" and importlib.util.find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed: cargo xtask oracle")
     examples = launcher.get("nerite", *([f"--model-repository={text_models}"] if name == "encode_texts.py" else []))
     address = f"unix:{examples.session_socket}" if way == "session" else f"http://{examples.http}"
     variables = {"PYTHONPATH": os.pathsep.join([str(ROOT / "python"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])}
@@ -81,7 +55,7 @@ def test_an_example_runs(launcher, text_models, python_for, tmp_path, name, way)
         given = [str(tmp_path / "latency.png"), address]
     copied_before = copied_bytes(examples)
     ended = subprocess.run(
-        [python, str(FOLDER / name), *given],
+        [sys.executable, str(FOLDER / name), *given],
         env={**os.environ, **variables},
         stdout=subprocess.PIPE,
         # Apart, because libraries warn there.
@@ -116,18 +90,16 @@ def copied_bytes(server) -> dict[str, int]:
 
 def points_in(picture) -> int:
     """Points of a plot's first colour, a blue, that stand side by side: columns that begin to be blue."""
-    image = pytest.importorskip("PIL.Image")
-    pixels = np.asarray(image.open(picture).convert("RGB")).astype(int)
+    pixels = np.asarray(Image.open(picture).convert("RGB")).astype(int)
     is_blue = (pixels[:, :, 2] - pixels[:, :, 0] > 60).any(axis=0)
     return int((is_blue[1:] & ~is_blue[:-1]).sum())
 
 
 def draw(path) -> str:
     """Writes a digit as a picture; its name."""
-    image = pytest.importorskip("PIL.Image")
     samples = np.fromfile(ROOT / "examples" / "digits" / "samples.bin", np.uint8)[4:].reshape(-1, 65)
     picture = (samples[0, :64].reshape(8, 8).astype(np.float32) / 16 * 255).astype(np.uint8)
-    image.fromarray(picture).resize((64, 64), image.Resampling.NEAREST).save(path)
+    Image.fromarray(picture).resize((64, 64), Image.Resampling.NEAREST).save(path)
     return str(samples[0, 64])
 
 

@@ -4,13 +4,12 @@ import copy
 import gc
 import importlib.util
 import json
-import os
-import pathlib
 import sys
 from functools import partial
 
 import numpy as np
 import pytest
+import setup_oracle
 
 import nerite.model.utils as pb_utils
 from nerite.model import dlpack, tensors
@@ -29,11 +28,11 @@ CONFIG = {
 @pytest.fixture(scope="module")
 def triton():
     """Triton's own module: its pure part can be imported as it is."""
-    oracle = pathlib.Path(os.environ.get("TRITON_ORACLE", pathlib.Path(__file__).resolve().parents[2] / "target" / "triton-oracle"))
-    found = list(oracle.glob("lib/python*/site-packages/pytriton/tritonserver/backends/python/triton_python_backend_utils.py"))
-    if not found:
-        pytest.skip("the real Triton is not installed: python tests/conformance/triton.py")
-    spec = importlib.util.spec_from_file_location("tritons_utils", found[0])
+    packages = setup_oracle.packages(setup_oracle.place("triton"))
+    if not packages.exists():
+        pytest.skip("Triton is not installed: cargo xtask oracle")
+    place = packages / "pytriton" / "tritonserver" / "backends" / "python" / "triton_python_backend_utils.py"
+    spec = importlib.util.spec_from_file_location("tritons_utils", place)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -4,27 +4,20 @@
 The PyPI wheel nvidia-pytriton 0.7.0 contains the server and its Python backend, and no other backend. So every model
 of the catalogue is made as a Python model of the same name and signature; ONNX graphs run in it by onnxruntime.
 
-    python tests/conformance/triton.py        # installs if need be, prints where
-
-The environment that holds the wheel is named by TRITON_ORACLE (default: target/triton-oracle).
+`cargo xtask oracle` installs the wheel (tests/setup_oracle.py).
 """
 
-import json
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 import sysconfig
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "models"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "models")]
 
 import catalogue  # noqa: E402
-
-WHEEL = "nvidia-pytriton==0.7.0"
-# What the models import; the wheel's own requirement is numpy < 2.
-MODEL_PACKAGES = ["numpy==1.26.4", "onnxruntime==1.23.2"]
+import setup_oracle  # noqa: E402
 
 # One model.py for all identity and ONNX models: what to do is in the configuration.
 GENERIC_MODEL = '''\
@@ -84,21 +77,16 @@ class TritonPythonModel:
 
 
 def environment_path() -> pathlib.Path:
-    return pathlib.Path(os.environ.get("TRITON_ORACLE", ROOT / "target" / "triton-oracle"))
+    return setup_oracle.place("triton")
+
+
+def is_installed() -> bool:
+    return environment_path().exists()
 
 
 def site_packages() -> pathlib.Path:
-    """Where the wheel is installed; installs what is missing."""
-    venv = environment_path()
-    if not venv.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
-    packages = next(venv.glob("lib/python*/site-packages"))
-    wanted = {"pytriton": [WHEEL], "onnxruntime": MODEL_PACKAGES}
-    for folder, requirements in wanted.items():
-        if not (packages / folder).exists():
-            # Without their dependencies: only the server inside, and what the models use, is wanted.
-            subprocess.run([str(venv / "bin" / "pip"), "install", "-q", "--no-deps", *requirements], check=True)
-    return packages
+    """Where the wheel is installed; installs it if it is missing."""
+    return setup_oracle.packages(setup_oracle.installed("triton"))
 
 
 def backend_directory(out: pathlib.Path) -> pathlib.Path:
@@ -155,7 +143,3 @@ def make_repository(repository: pathlib.Path, generated: pathlib.Path) -> None:
     (digits / "1" / "model.py").write_text(GENERIC_MODEL)
     config = (digits / "config.pbtxt").read_text()
     (digits / "config.pbtxt").write_text(config.replace('platform: "onnxruntime_onnx"', 'backend: "python"'))
-
-
-if __name__ == "__main__":
-    print(json.dumps({"site_packages": str(site_packages())}))

@@ -19,8 +19,8 @@ WRONG = "Failed to process the request(s) for model 'py_actions_0', message: "
 
 @pytest.fixture(scope="module")
 def compiled_python(launcher):
-    if not (triton.environment_path() / "bin").exists():
-        pytest.skip("the wheel with NVIDIA's backend is not installed: python tests/conformance/triton.py")
+    if not triton.is_installed():
+        pytest.skip("Triton is not installed: cargo xtask oracle")
     backends = triton.backend_directory(launcher.scratch / "backends")
     repository = launcher.scratch / "compiled_python"
     repository.mkdir()

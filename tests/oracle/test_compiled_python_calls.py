@@ -34,8 +34,8 @@ def serving(launcher, name: str, models, *flags: str, with_too=()):
     """A server whose Python models run on NVIDIA's library. `models` are names of the catalogue, or models."""
     if launcher.oracle or any(launcher.urls):
         pytest.skip("for a server of this project's own")
-    if not (triton.environment_path() / "bin").exists():
-        pytest.skip("the wheel with NVIDIA's backend is not installed: python tests/conformance/triton.py")
+    if not triton.is_installed():
+        pytest.skip("Triton is not installed: cargo xtask oracle")
     backends = triton.backend_directory(launcher.scratch / f"{name}_backends")
     repository = launcher.copy_of(name, *with_too)
     for one in models:

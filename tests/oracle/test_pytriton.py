@@ -1,11 +1,7 @@
-"""Does PyTriton, NVIDIA's own package, run with this server in the place of its `tritonserver`?
-
-It needs an environment with the wheel nvidia-pytriton 0.7.0 and what that depends on: PYTRITON names it, else the wheel's own of triton.py is taken.
-"""
+"""Does PyTriton, NVIDIA's own package, run with this server in the place of its `tritonserver`?"""
 
 import json
 import os
-import pathlib
 import subprocess
 import sysconfig
 import tempfile
@@ -39,25 +35,19 @@ EXAMPLES = {
 STARTS_MAX = 3
 
 
-def environment_of_pytriton() -> pathlib.Path:
-    found = pathlib.Path(os.environ.get("PYTRITON", triton.environment_path()))
-    if not all(any(found.glob(f"lib/python*/site-packages/{name}")) for name in ("pytriton", "zmq", "tritonclient")):
-        pytest.skip("no environment has nvidia-pytriton 0.7.0 and its dependencies: PYTRITON may name one")
-    return found
-
-
 def run(launcher, name: str, *words: str) -> tuple[object, str]:
     """The results of a program of PyTriton, and all that it and its server print."""
     if any(launcher.urls):
         pytest.skip("starts a server itself")
-    environment = environment_of_pytriton()
+    if not triton.is_installed():
+        pytest.skip("Triton is not installed: cargo xtask oracle")
     program = triton.site_packages() / "pytriton" / "tritonserver" / "bin" / "tritonserver" if launcher.oracle else servers.nerite_binary()
     # The backend's process loads libpython, which must be that of the interpreter.
     variables = os.environ | {"LD_LIBRARY_PATH": sysconfig.get_config_var("LIBDIR") or ""}
     for _ in range(STARTS_MAX):
         # The path is short, because PyTriton makes Unix sockets below it, and a socket's path has 107 bytes at most.
         with tempfile.TemporaryDirectory() as place:
-            command = [environment / "bin" / "python", PROGRAMS / name, place, program, *map(str, servers.free_ports(3)), *words]
+            command = [triton.environment_path() / "bin" / "python", PROGRAMS / name, place, program, *map(str, servers.free_ports(3)), *words]
             ran = subprocess.run(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
         # PyTriton takes seconds before its server binds the ports, and another test may have taken one by then.
         if ran.returncode == 0 or "already in use" not in ran.stdout:

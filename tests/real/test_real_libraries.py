@@ -1,13 +1,10 @@
 """Do models with PyTorch, scikit-learn and pillow run as they do without a server, and environments that venv-pack packed?
 
-    NERITE_REAL_PYTHON=<a Python with torch, scikit-learn and pillow> pytest tests/real
-
-Without the variable it is the `python3` of the system (real_python.py). The models run in that Python. A test is skipped if that Python lacks what it needs.
+PyTorch comes from `cargo xtask oracle`.
 """
 
-import contextlib
+import importlib.util
 import io
-import os
 import pathlib
 import shutil
 import subprocess
@@ -15,19 +12,22 @@ import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 from clients import Given, RequestedOutput, open_client, text
 from python_setup import PATIENT, strings
-from real_python import REAL, install, lacks, needs
+from servers import ROOT
 
+REQUIREMENTS = ROOT / "tests" / "requirements.txt"
 HERE = pathlib.Path(__file__).resolve().parent
 TENSOR = 'name: "{}" data_type: TYPE_{} dims: [ {} ]'
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory) -> pathlib.Path:
-    needs("torch, sklearn, joblib")
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed: cargo xtask oracle")
     folder = tmp_path_factory.mktemp("trained")
-    subprocess.run([REAL, HERE / "train.py", folder], check=True)
+    subprocess.run([sys.executable, HERE / "train.py", folder], check=True)
     return folder
 
 
@@ -58,37 +58,15 @@ IMAGE, PICTURE = TENSOR.format("image", "FP32", 64), TENSOR.format("file", "STRI
 FROM = TENSOR.format("from", "STRING", 1)
 
 
-@contextlib.contextmanager
-def python_first(folder: pathlib.Path | None):
-    """Servers started meanwhile find this folder's `python3`; none at all if there is no folder."""
-    before = os.environ["PATH"]
-    os.environ["PATH"] = f"{folder}{os.pathsep}{before}" if folder else "/nonexistent"
-    try:
-        yield
-    finally:
-        os.environ["PATH"] = before
-
-
-@contextlib.contextmanager
-def real_first(folder: pathlib.Path):
-    folder.mkdir(exist_ok=True)
-    # By its path: a link would hide from a virtual environment that it is one.
-    (folder / "python3").write_text(f'#!/bin/sh\nexec {REAL} "$@"\n')
-    (folder / "python3").chmod(0o755)
-    with python_first(folder):
-        yield
-
-
 @pytest.fixture(scope="module")
 def server(launcher, trained, tmp_path_factory):
     repository = tmp_path_factory.mktemp("real")
     put(repository, "net", IMAGE, [TENSOR.format("probabilities", "FP32", 10), TENSOR.format("facts", "BOOL", 2)], trained / "net.pt")
     put(repository, "pipeline", IMAGE, [TENSOR.format("digit", "INT64", 1)], trained / "pipeline.joblib")
-    if not lacks("PIL"):
-        put(repository, "picture", PICTURE, [IMAGE, FROM])
-        (repository / "read" / "1").mkdir(parents=True)
-        (repository / "read" / "config.pbtxt").write_text(READ)
-    with real_first(repository.with_name(f"{repository.name}_bin")), launcher.running("real", PATIENT, repository=repository) as found:
+    put(repository, "picture", PICTURE, [IMAGE, FROM])
+    (repository / "read" / "1").mkdir(parents=True)
+    (repository / "read" / "config.pbtxt").write_text(READ)
+    with launcher.running("real", PATIENT, repository=repository) as found:
         yield found
 
 
@@ -112,12 +90,11 @@ def images(samples) -> Given:
 
 def files(samples, count: int) -> Given:
     """The first digits as pictures of 64 by 64."""
-    image = pytest.importorskip("PIL.Image")
     content = []
     for pixels in samples["images"][:count]:
         out = io.BytesIO()
         grey = (pixels.reshape(8, 8) * (255 / 16)).round().astype(np.uint8)
-        image.fromarray(grey).resize((64, 64), image.Resampling.NEAREST).save(out, "png")
+        Image.fromarray(grey).resize((64, 64), Image.Resampling.NEAREST).save(out, "png")
         content.append(out.getvalue())
     return text("file", content, [count, 1])
 
@@ -141,7 +118,6 @@ def test_a_pipeline_of_scikit_learn_answers_as_without_a_server(server, samples)
 
 
 def test_a_picture_is_prepared_by_pillow_and_read_by_torch(server, samples):
-    needs("PIL")
     with open_client("http", server) as client:
         reply = client.infer("read", [files(samples, 50)], [RequestedOutput("probabilities")])
     probabilities = np.frombuffer(reply.outputs["probabilities"].raw, np.float32).reshape(-1, 10)
@@ -152,10 +128,10 @@ def test_a_picture_is_prepared_by_pillow_and_read_by_torch(server, samples):
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory) -> pathlib.Path:
     """A virtual environment with numpy and pillow, packed by venv-pack."""
-    pytest.importorskip("venv_pack", reason="pip install venv-pack")
     folder = tmp_path_factory.mktemp("packed")
     subprocess.run([sys.executable, "-m", "venv", folder / "env"], check=True)
-    install(str(folder / "env" / "bin" / "python"), "numpy", "pillow")
+    pins = [line for line in REQUIREMENTS.read_text().splitlines() if line.startswith(("numpy=", "pillow="))]
+    subprocess.run([folder / "env" / "bin" / "python", "-m", "pip", "install", "-q", *pins], check=True)
     subprocess.run([sys.executable, "-m", "venv_pack", "-q", "-p", folder / "env", "-o", folder / "env.tar.gz"], check=True)
     shutil.rmtree(folder / "env")
     return folder / "env.tar.gz"
@@ -169,7 +145,9 @@ def test_an_environment_of_venv_pack_is_where_the_model_runs(launcher, environme
     more = f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{environment}" }} }}\n'
     put(repository, "picture", PICTURE, [IMAGE, FROM], more=more)
     white = {"images": np.full((1, 64), 16, np.float32)}
-    with python_first(None), launcher.running("real_env", PATIENT, repository=repository) as found:
+    # No `python3` is on the path.
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with launcher.running("real_env", PATIENT, repository=repository) as found:
         (unpacked,) = (tmp_path / "unpacked").iterdir()
         with open_client("http", found) as client:
             reply = client.infer("picture", [files(white, 1)], [RequestedOutput("image"), RequestedOutput("from")])

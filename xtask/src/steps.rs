@@ -57,17 +57,25 @@ pub const GATE: &[Step] = &[
     step("tests", python("tests", "gate", "3"), &["build", "Python environment"]),
 ];
 
+const REFERENCES: Step = step("Triton and PyTorch", Work::Command("python3 tests/setup_oracle.py"), &[]);
+/// What the steps need that compare with them.
+const COMPARED: &[&str] = &["Python environment", "release build", "Triton and PyTorch"];
+
+/// Installs what the oracle suite compares with.
+pub const ORACLE: &[Step] = &[REFERENCES];
+
 /// What runs after the gate where everything is to be tested.
 pub const MORE: &[Step] = &[
     step("what registries have", Work::Command("tests/setup_all.sh"), &["Python environment"]),
+    REFERENCES,
     RELEASE,
     step("TensorFlow's graphs", Work::Command("xtask tensorflow"), &["crates"]),
     step("Rust tests, alone", Work::Tests(Suite::Ignored), &["build", "Python environment"]),
     step("python/tests, alone", python("python/tests", "alone", "0"), RELEASED),
     step("tests, alone", python("tests", "alone", "0"), RELEASED),
     step("long tests", python("tests", "long", "2"), RELEASED),
-    step("python/tests, oracle", python("python/tests", "oracle", "2"), RELEASED),
-    step("tests, oracle", python("tests", "oracle", "2"), RELEASED),
+    step("python/tests, oracle", python("python/tests", "oracle", "2"), COMPARED),
+    step("tests, oracle", python("tests", "oracle", "2"), COMPARED),
     step("packages", Work::Command("xtask deny"), &["crates"]),
     step(
         "Rust client's pages",
