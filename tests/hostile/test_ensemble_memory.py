@@ -220,10 +220,10 @@ def descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-def memory_files(pid: int) -> int:
-    """How many memory files of the server a process has mapped."""
+def memory_files(pid: int) -> list[str]:
+    """The memory files of the server that a process has mapped, by inode."""
     maps = pathlib.Path(f"/proc/{pid}/maps").read_text()
-    return sum("/memfd:" in line for line in maps.splitlines())
+    return [line.split()[4] for line in maps.splitlines() if "/memfd:" in line]
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -396,7 +396,8 @@ def test_a_process_maps_no_memory_of_steps_that_it_has_no_part_in(server):
     with open_client("http", server) as client:
         for model in ("python", "onnx"):
             added(client, model)
-    assert memory_files(pid_of(server, "third_0")) == before
+    # Memory of requests before may be unmapped meanwhile.
+    assert set(memory_files(pid_of(server, "third_0"))) <= set(before)
 
 
 @pytest.mark.parametrize(("model", "outputs"), [("python", ["OUT"]), ("onnx_first", ["OUT"]), ("two_readers", ["OUT", "OUT2"])])
@@ -412,7 +413,7 @@ def test_arrays_that_models_keep_do_not_change(server, model, outputs):
 @pytest.mark.parametrize(("model", "outputs"), [("python", ["OUT"]), ("onnx", ["OUT"]), ("two_readers", ["OUT", "OUT2"])])
 def test_memory_and_descriptors_are_used_again(server, model, outputs):
     instances = [server.pid, pid_of(server, "first_0"), pid_of(server, "second_0")]
-    used = lambda: [(descriptors(pid), memory_files(pid)) for pid in instances]  # noqa: E731
+    used = lambda: [(descriptors(pid), len(memory_files(pid))) for pid in instances]  # noqa: E731
     with open_client("http", server) as client:
         for _ in range(20):
             added(client, model, outputs=outputs)
@@ -448,7 +449,7 @@ def test_clients_that_never_read_hold_no_memory_between_steps(server, model):
     with open_client("http", server) as client, contextlib.ExitStack() as open_sockets:
         for _ in range(20):
             added(client, model)
-        before = [memory_files(pid) for pid in instances]
+        before = [len(memory_files(pid)) for pid in instances]
         done = client.statistics(model)[0]["inference_count"]
         for _ in range(32):
             open_sockets.enter_context(never_reading(server, model))
@@ -457,8 +458,8 @@ def test_clients_that_never_read_hold_no_memory_between_steps(server, model):
         assert added(client, model) == [3 if model == "onnx" else 2]
         # Requests that ran at the same time needed more at once. What is idle goes back to the system after some seconds.
         deadline = time.monotonic() + TIMEOUT_S
-        while any(memory_files(pid) > then + 4 for pid, then in zip(instances, before, strict=True)):
-            assert time.monotonic() < deadline, ([memory_files(pid) for pid in instances], before)
+        while any(len(memory_files(pid)) > then + 4 for pid, then in zip(instances, before, strict=True)):
+            assert time.monotonic() < deadline, ([len(memory_files(pid)) for pid in instances], before)
             time.sleep(0.1)
 
 
