@@ -1,6 +1,6 @@
 //! Is the project built only from packages that `deny.toml` allows?
 //!
-//! cargo-deny checks bans, licences and sources of all packages. Its advisories are downloaded from a database that CI cannot reach: run `cargo deny
+//! cargo-deny checks bans, licences and sources of all packages. Its advisories are downloaded from a database that is in no registry of packages: run `cargo deny
 //! check advisories` by hand.
 
 use std::path::{Path, PathBuf};

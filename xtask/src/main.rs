@@ -56,11 +56,17 @@ fn main() -> ExitCode {
         ["test"] => return task::run(root, steps::GATE, Limits::Gate),
         ["test", "quick"] => return task::run(root, steps::QUICK, Limits::Gate),
         ["test", "all"] => return task::run(root, &[steps::GATE, steps::MORE].concat(), Limits::None),
-        ["oracle"] => return task::run(root, steps::ORACLE, Limits::None),
+        ["oracle"] => return task::run(root, steps::ORACLE, Limits::Gate),
         ["fuzz", seconds] => fuzz::run(root, seconds),
         ["tensorflow"] => tensorflow::run(root),
-        ["miri"] => miri::run(root),
-        ["aarch64"] => aarch64::run(root),
+        ["miri"] => match miri::missing(root) {
+            Some(missing) => return unavailable(&missing),
+            None => miri::run(root),
+        },
+        ["aarch64"] => match aarch64::missing(root) {
+            Some(missing) => return unavailable(&missing),
+            None => aarch64::run(root),
+        },
         ["aarch64", "emulated"] => emulated::run(root),
         ["release", "--target", target, ref more @ ..] => {
             Machine::of_target(target).and_then(|machine| released(root, more, machine))
@@ -79,6 +85,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn unavailable(missing: &str) -> ExitCode {
+    eprintln!("{missing}");
+    ExitCode::from(task::UNAVAILABLE)
 }
 
 fn released(root: &Path, words: &[&str], machine: Machine) -> Result<(), String> {

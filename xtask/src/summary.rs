@@ -46,6 +46,8 @@ pub enum End {
     Passed,
     Failed(String),
     NotRun(String),
+    /// What the step needs is not to be had here, such as a toolchain. That is no failure.
+    Unavailable(String),
     Tests(Tests),
 }
 
@@ -93,7 +95,7 @@ impl Done {
     fn failures(&self) -> Vec<[String; 3]> {
         let step = |reason: &str| [format!("step '{}'", self.about), reason.to_owned(), String::new()];
         match &self.end {
-            End::Passed => Vec::new(),
+            End::Passed | End::Unavailable(_) => Vec::new(),
             End::Failed(reason) => vec![step(reason)],
             End::NotRun(reason) => vec![step(&format!("not run: {reason}"))],
             End::Tests(tests) => {
@@ -121,6 +123,11 @@ pub fn lines(done: &[Done], limits: Limits) -> Vec<String> {
     let total: u64 = done.iter().map(|one| one.seconds).sum();
     let mut lines = vec![format!("== {total} s in all")];
     lines.extend(done.iter().map(|one| format!("{:>6} s  {}", one.seconds, one.about)));
+    for one in done {
+        if let End::Unavailable(reason) = &one.end {
+            lines.push(format!("not run: '{}': {}", one.about, cut(reason)));
+        }
+    }
     lines.extend(skipped(done, limits));
     for tests in done.iter().filter_map(Done::tests) {
         lines.extend(tests.flaky.iter().map(|failure| format!("FLAKY {}: {}", failure.name, cut(&failure.reason))));
@@ -198,6 +205,9 @@ mod tests {
         assert!(!is_good(&done, Limits::Gate));
         assert!(is_good(&[step(End::Passed), tests(&[], SKIPS_MAX)], Limits::Gate));
         assert!(!is_good(&[step(End::NotRun(String::new()))], Limits::None));
+        let unavailable = [step(End::Unavailable("no toolchain".to_owned()))];
+        assert!(is_good(&unavailable, Limits::None));
+        assert_eq!(lines(&unavailable, Limits::None)[2], "not run: 'lints': no toolchain");
         let skipped = [tests(&[], SKIPS_MAX + 1)];
         assert!(!is_good(&skipped, Limits::Gate) && is_good(&skipped, Limits::None));
     }

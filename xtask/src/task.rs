@@ -20,8 +20,9 @@ use crate::steps::{Step, Work};
 use crate::suite::{Runner, Suite};
 use crate::summary::{self, Done, End, Limits, Tests};
 
-/// The exit status if a registry of packages does not answer: `EX_UNAVAILABLE` of sysexits.h. `tests/setup_venv.py` has the same.
-const NO_REGISTRY: u8 = 69;
+/// The exit status if something is not to be had, such as the packages of a registry that does not answer: `EX_UNAVAILABLE` of sysexits.h.
+/// `tests/setup_venv.py` has the same.
+pub const UNAVAILABLE: u8 = 69;
 /// The most failed tests that get a second trial. More are no matter of chance.
 const SECOND_TRIALS_MAX: usize = 5;
 /// The summary as a file.
@@ -35,12 +36,13 @@ struct Task<'a> {
     /// Folder for temporary files of all steps, removed at the end.
     temporary: TempDir,
     has_nextest: bool,
+    limits: Limits,
 }
 
 /// Why a task cannot go on.
 enum Stop {
-    /// A registry does not answer. A line of output has said so.
-    NoRegistry,
+    /// Something is not to be had. A line of output has said so.
+    Unavailable,
     Other(String),
 }
 
@@ -52,10 +54,10 @@ impl From<String> for Stop {
 
 /// Runs the steps, prints the summary, and returns the exit status.
 pub fn run(root: &Path, steps: &[Step], limits: Limits) -> ExitCode {
-    match Task::new(root).map_err(Stop::from).and_then(|task| task.all(steps, limits)) {
+    match Task::new(root, limits).map_err(Stop::from).and_then(|task| task.all(steps)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(Stop::NoRegistry) => ExitCode::from(NO_REGISTRY),
+        Err(Stop::Unavailable) => ExitCode::from(UNAVAILABLE),
         Err(Stop::Other(reason)) => {
             eprintln!("{reason}");
             ExitCode::FAILURE
@@ -64,7 +66,7 @@ pub fn run(root: &Path, steps: &[Step], limits: Limits) -> ExitCode {
 }
 
 impl<'a> Task<'a> {
-    fn new(root: &'a Path) -> Result<Task<'a>, String> {
+    fn new(root: &'a Path, limits: Limits) -> Result<Task<'a>, String> {
         capacity::check(root)?;
         // Tests run servers as other users, which make files there too.
         let mut folder = tempfile::Builder::new();
@@ -75,11 +77,11 @@ impl<'a> Task<'a> {
             .map_err(|cause| format!("{}: {cause}", temporary.path().display()))?;
         let nextest = Command::new("cargo").args(["nextest", "--version"]).output();
         let has_nextest = nextest.is_ok_and(|output| output.status.success());
-        Ok(Task { root, temporary, has_nextest })
+        Ok(Task { root, temporary, has_nextest, limits })
     }
 
     /// Whether everything passed.
-    fn all(&self, steps: &[Step], limits: Limits) -> Result<bool, Stop> {
+    fn all(&self, steps: &[Step]) -> Result<bool, Stop> {
         let mut done: Vec<Done> = Vec::new();
         for (number, step) in steps.iter().enumerate() {
             println!("\n== {}/{} {}", number + 1, steps.len(), step.about);
@@ -94,11 +96,11 @@ impl<'a> Task<'a> {
             done.push(Done { about: step.about, seconds, end });
         }
         self.try_again(&mut done)?;
-        let text = summary::lines(&done, limits).join("\n");
+        let text = summary::lines(&done, self.limits).join("\n");
         println!("\n{text}");
         let report = self.root.join(REPORT);
         std::fs::write(&report, format!("{text}\n")).map_err(|cause| format!("{}: {cause}", report.display()))?;
-        Ok(summary::is_good(&done, limits))
+        Ok(summary::is_good(&done, self.limits))
     }
 
     fn end_of(&self, step: &Step) -> Result<End, Stop> {
@@ -106,8 +108,8 @@ impl<'a> Task<'a> {
             Work::Command(words) => {
                 let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
                 let output = self.output(&words)?;
-                if output.code == Some(i32::from(NO_REGISTRY)) {
-                    return Err(Stop::NoRegistry);
+                if output.code == Some(i32::from(UNAVAILABLE)) {
+                    return self.unavailable(output.reason());
                 }
                 Ok(if output.is_success() { End::Passed } else { End::Failed(output.reason()) })
             }
@@ -131,11 +133,17 @@ impl<'a> Task<'a> {
                 return Ok(End::Failed(output.reason()));
             }
             if !output.is_success() {
-                println!("no registry: cargo fetch --manifest-path {manifest}: {}", output.reason());
-                return Err(Stop::NoRegistry);
+                let reason = format!("no registry: cargo fetch --manifest-path {manifest}: {}", output.reason());
+                println!("{reason}");
+                return self.unavailable(reason);
             }
         }
         Ok(End::Passed)
+    }
+
+    /// The gate ends where something is not to be had. Where everything is tested, the step alone does not run.
+    fn unavailable(&self, reason: String) -> Result<End, Stop> {
+        if self.limits == Limits::Gate { Err(Stop::Unavailable) } else { Ok(End::Unavailable(reason)) }
     }
 
     fn test(&self, suite: Suite) -> Result<End, Stop> {
