@@ -1,6 +1,6 @@
 """Does the example in C++ read digits through a region, by the interface of Triton's client library?
 
-The library itself is in none of the registries that CI reaches. So the example is built with declarations of what it uses, and with a stand-in behind them
+The library itself is in none of the registries. So the example is built with declarations of what it uses, and with a stand-in behind them
 (`tests/programs/triton_client`). Where TRITON_CLIENT names the folder with the library's `include` and `lib`, as its build or NVIDIA's archive
 `v*_ubuntu*.clients.tar.gz` has them, it is built with the library as well.
 """
