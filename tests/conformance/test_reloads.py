@@ -1,4 +1,8 @@
-"""Does a model change under traffic without a failed request, and do a thousand loads leave nothing behind?"""
+"""Does a model change under traffic without a failed request, and do a thousand loads leave nothing behind?
+
+    NERITE_RELOADS_S=60 pytest -s tests/conformance/test_reloads.py -k request_fails    for so long
+    NERITE_PYTHON_LOADS=1000 pytest -s tests/conformance/test_reloads.py -k behind      as many loads of a Python model
+"""
 
 import os
 import pathlib
@@ -13,13 +17,13 @@ from footprint import children, descriptors, resident_mib, wait_until
 from python_catalogue import SOURCES
 from python_setup import PATIENT
 
-SECONDS = {"full": 4, "long": 60}
+SECONDS = float(os.environ.get("NERITE_RELOADS_S", "4"))
 RELOADS_MIN = 3
-LOADS = {"full": 100, "long": 1000}
-# Each load of a Python model starts an interpreter. The long tests of these models run only where this says how many loads.
-PYTHON_LOADS = {"full": 20, "long": int(os.environ.get("NERITE_PYTHON_LOADS", "0"))}
+LOADS = 1000
 # The first loads take what a process keeps: threads' stacks, pools, tables.
 WARM_LOADS = 30
+# Each load of a Python model starts an interpreter.
+PYTHON_LOADS = int(os.environ.get("NERITE_PYTHON_LOADS", "20"))
 PYTHON_WARM_LOADS = 5
 SLACK_MIB = 8
 CONFIG = '''\
@@ -74,13 +78,6 @@ def kind(request, launcher):
 
 
 @pytest.fixture
-def long_kind(kind):
-    if kind == "python" and not PYTHON_LOADS["long"]:
-        pytest.skip("takes minutes; NERITE_PYTHON_LOADS=1000 runs it")
-    return kind
-
-
-@pytest.fixture
 def server(launcher, tmp_path, kind):
     if any(launcher.urls):
         pytest.skip("needs a server of its own")
@@ -131,8 +128,8 @@ def under_traffic(server, kind: str, seconds: float) -> tuple[int, int, list[str
     return sum(counts), reloads, faults
 
 
-def check_traffic(server, kind: str, suite: str) -> None:
-    requests, reloads, faults = under_traffic(server, kind, SECONDS[suite])
+def test_no_request_fails_while_a_model_is_reloaded(server, kind):
+    requests, reloads, faults = under_traffic(server, kind, SECONDS)
     print(f"{kind}: {requests} requests beside {reloads} reloads")
     assert requests > 0
     assert not faults, (len(faults), faults[:3])
@@ -157,10 +154,10 @@ def settled(pid: int) -> tuple[float, int, int, int]:
     return tuple(min(values) for values in zip(*found))
 
 
-def check_loads(server, kind: str, suite: str) -> None:
+def test_loads_and_unloads_leave_nothing_behind(server, kind):
     put, _, _ = KINDS[kind]
     put(server.repository, "comes_and_goes", 1)
-    warm, count = (PYTHON_WARM_LOADS, PYTHON_LOADS[suite]) if kind == "python" else (WARM_LOADS, LOADS[suite])
+    warm, count = (PYTHON_WARM_LOADS, PYTHON_LOADS) if kind == "python" else (WARM_LOADS, LOADS)
 
     def loads(count: int) -> None:
         with open_client("http", server) as client:
@@ -180,19 +177,3 @@ def check_loads(server, kind: str, suite: str) -> None:
     assert after[2] == before[2], (before, after)
     assert after[3] <= before[3] + 2, (before, after)
     wait_until(lambda: children(server.pid) == processes)
-
-
-def test_no_request_fails_while_a_model_is_reloaded(server, kind):
-    check_traffic(server, kind, "full")
-
-
-def test_no_request_fails_while_a_model_is_reloaded_for_long(long_kind, server):
-    check_traffic(server, long_kind, "long")
-
-
-def test_loads_and_unloads_leave_nothing_behind(server, kind):
-    check_loads(server, kind, "full")
-
-
-def test_a_thousand_loads_and_unloads_leave_nothing_behind(long_kind, server):
-    check_loads(server, long_kind, "long")

@@ -51,11 +51,11 @@ def all_witnesses(server):
 
 
 @contextlib.contextmanager
-def serving_isolated(launcher, name: str, socket: pathlib.Path):
+def serving_isolated(launcher, name: str, socket: pathlib.Path, models=tuple(GRAPHS)):
     """A server with those models, beside some that are not isolated."""
     repository = launcher.copy_of(name, "identity_fp32", "identity_bytes", "simple")
-    for model, graph in GRAPHS.items():
-        make_models.put(repository, model, graph, ISOLATED)
+    for model in models:
+        make_models.put(repository, model, GRAPHS[model], ISOLATED)
     make_models.put(repository, "sums", GRAPHS["iso_sums"], 'backend: "onnxruntime"\ninstance_group [ { count: 1 kind: KIND_CPU } ]\n')
     flags = [
         f"--onnxruntime-library={onnxruntime_library()}", f"--session-socket={socket}",

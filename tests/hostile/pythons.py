@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import re
+import signal
 import time
 from dataclasses import dataclass
 
@@ -101,6 +102,14 @@ def in_all(look, pids) -> int:
         with contextlib.suppress(OSError):
             total += look(pid)
     return total
+
+
+def check_children_end(server, children: list[int]) -> None:
+    """The processes of models end with a server that is killed."""
+    os.kill(server.pid, signal.SIGKILL)
+    for pid in children:
+        comes_to(lambda: state_of(pid) in ("", "Z"), True)
+    server.process.wait()
 
 
 def mapped_in_children(pid: int) -> int:

@@ -1,8 +1,4 @@
-"""Do isolated models cost nobody anything but the requests that their own process had when it died?
-
-    pytest tests/hostile/test_isolated.py                                30 kills under load
-    NERITE_ISOLATED_KILLS=500 pytest -s tests/hostile/test_isolated.py   as many as that
-"""
+"""Do isolated models cost nobody anything but the requests that their own process had when it died?"""
 
 import concurrent.futures
 import functools
@@ -16,12 +12,12 @@ import numpy as np
 import pytest
 from clients import Given, Refused, RequestedOutput, int32, refuses
 from isolation import GRAPHS, all_witnesses, process_of, serving_isolated
-from killing import RequestThread, check_children_end, kill_under_load
 from meanwhile import TRIES
 from passages import SIZE, check_lost, lost, memory_of, through
 from pythons import (
     PROTOCOLS,
     baseline_of,
+    check_children_end,
     check_left,
     check_no_memory_of_clients,
     each_is_answered_again,
@@ -33,7 +29,6 @@ from pythons import (
 from test_copies import SIDE, WRITTEN_AFTER_S, copied, copying
 from witness import MADE, any_client, comes_to, lent, torn
 
-KILLS = int(os.environ.get("NERITE_ISOLATED_KILLS", "30"))
 COUNT = SIZE // 4
 REQUESTS = 20
 
@@ -144,17 +139,6 @@ def test_a_division_without_a_result_fails_its_request_and_the_process_lives_on(
         reply = client.infer("iso_divide", [int32("INPUT0", [7, 8, 9]), int32("INPUT1", [1, 2, -3])])
         assert reply.outputs["OUTPUT0"].raw == np.array([7, 4, -3], np.int32).tobytes()
     assert process_of(victim, "iso_divide") == pid
-
-
-class IsolatedThread(RequestThread):
-    models = ("iso_identity",)
-
-
-def test_processes_that_are_killed_under_load(victim, others_are_spared):
-    spared = process_of(victim, "iso_witness")
-    threads = [IsolatedThread(protocol, victim, seed) for seed, protocol in enumerate(PROTOCOLS)]
-    # A process that is just being started has no model yet; its end is told as well.
-    kill_under_load(threads, others_are_spared, KILLS, lambda: [pid for pid in living(victim) if pid != spared])
 
 
 # ---------------------------------------------------------------------------------------------- regions

@@ -1,8 +1,4 @@
-"""Do compiled backends in processes of their own cost nobody anything but the requests that their own process had when it died?
-
-    pytest tests/hostile/test_isolated_backends.py                              30 kills under load
-    NERITE_ISOLATED_KILLS=500 pytest -s tests/hostile/test_isolated_backends.py as many as that
-"""
+"""Do compiled backends in processes of their own cost nobody anything but the requests that their own process had when it died?"""
 
 import concurrent.futures
 import functools
@@ -15,14 +11,12 @@ import region_faults
 from clients import Given, RequestedOutput, fp32, refuses
 from compiled_setup import put, serving, workers_of
 from gates import Gate
-from killing import RequestThread, check_children_end, kill_under_load
 from passages import SIZE, check_lost, through
-from pythons import PROTOCOLS, PythonWitness, check_no_memory_of_clients, each_is_answered_again, everybody, state_of
+from pythons import PROTOCOLS, PythonWitness, check_children_end, check_no_memory_of_clients, each_is_answered_again, everybody, state_of
 from server_setup import LEASE_BYTES_MAX, SESSION_BYTES_MAX
 from test_copies import copying
 from witness import any_client, comes_to, lent, maps_with
 
-KILLS = int(os.environ.get("NERITE_ISOLATED_KILLS", "30"))
 COUNT = SIZE // 4
 REQUESTS = 20
 MODELS = ["i_identity", "i_witness", "i_die", "i_noise", "i_stuck", "i_read"]
@@ -162,17 +156,6 @@ def test_a_configuration_of_a_client_brings_no_backend_into_the_servers_process(
             client.load("i_die", {"config": json.dumps({**sent, "parameters": parameters})})
     with any_client(protocol, victim) as client, refuses("INTERNAL", died("i_die", ENDS[0][1])):
         client.infer("i_die", [fp32("IN", [1])])
-
-
-class BackendThread(RequestThread):
-    models = ("i_identity",)
-    names = NAMES
-
-
-def test_processes_that_are_killed_under_load(victim, others_are_spared):
-    spared = process_of(victim, "i_witness")
-    threads = [BackendThread(protocol, victim, seed) for seed, protocol in enumerate(PROTOCOLS)]
-    kill_under_load(threads, others_are_spared, KILLS, lambda: [pid for pid in workers_of(victim) if pid != spared])
 
 
 # ---------------------------------------------------------------------------------------------- regions

@@ -1,7 +1,6 @@
-"""Do decoupled models and models that ask others go on after their processes were killed, and does nothing grow over many requests?
+"""Does nothing grow over many requests to Python models, decoupled ones and those that ask others included?
 
-    pytest tests/hostile/test_python_endurance.py                       60 kills, and 5,000 requests
-    NERITE_PYTHON_CALL_KILLS=1000 NERITE_PYTHON_REQUESTS=100000 pytest -s tests/hostile/test_python_endurance.py     as many as that
+    NERITE_PYTHON_REQUESTS=100000 pytest -s tests/hostile/test_python_endurance.py     as many as that, instead of 5,000
 """
 
 import contextlib
@@ -15,28 +14,13 @@ import numpy as np
 import pytest
 import python_catalogue
 from clients import Given, GrpcClient, Refused, RequestedOutput, grpc_channel, service_stub, text
-from killing import RequestThread, kill_under_load
 from python_setup import strings
-from pythons import (
-    CHILD_SLACK,
-    RESIDENT_SLACK,
-    baseline_of,
-    check_left,
-    each_is_answered_again,
-    everybody,
-    in_all,
-    living,
-    processes_of,
-    serving,
-)
-from test_python_kills import process_of
-from witness import MADE, any_client, comes_to, descriptors, falls_to, lent, mappings, resident, settled
+from pythons import CHILD_SLACK, RESIDENT_SLACK, in_all, processes_of, serving
+from witness import MADE, any_client, descriptors, falls_to, lent, mappings, resident, settled
 
-KILLS = int(os.environ.get("NERITE_PYTHON_CALL_KILLS", "60"))
 REQUESTS = int(os.environ.get("NERITE_PYTHON_REQUESTS", "5000"))
 # Those that are not counted: what each process keeps for itself is there afterwards.
 WARM_UP = max(500, REQUESTS // 20)
-LONGEST_LIFE_S = 0.6
 RESPONSES = 5
 SIZE = 4096
 MODELS = [*map(python_catalogue.named, ("py_decoupled", "py_asking", "py_identity")), python_catalogue.vector("py_witness", "identity")]
@@ -154,46 +138,6 @@ class Plain(Way):
 
 
 WAYS = (Nested, NestedDecoupled, Decoupled, Plain)
-
-
-class WayThread(RequestThread):
-    """Asks in one way until it is told to end."""
-
-    def __init__(self, way, server):
-        super().__init__(way.__name__, server, 0)
-        self.way = way
-
-    def run(self) -> None:
-        try:
-            with contextlib.closing(self.way(self.server)) as client:
-                while not self.ended.is_set():
-                    try:
-                        client.send()
-                        self.answers += 1
-                    except DeadProcess:
-                        self.errors += 1
-        except BaseException as failure:  # noqa: BLE001 - told by the main thread
-            self.failure = failure
-
-
-def test_decoupled_and_nested_requests_go_on_after_kills(victim):
-    MADE.clear()
-    baseline = baseline_of(victim)
-    count, spared = len(processes_of(victim.pid)), process_of(victim, "py_witness")
-
-    def alive():
-        return [pid for pid in living(victim) if pid != spared]
-
-    def restored():
-        # A process that died is started anew by the next request that is for it.
-        comes_to(lambda: len(living(victim)), count)
-
-    with everybody(victim) as witnesses:
-        failed = kill_under_load([WayThread(way, victim) for way in WAYS], witnesses, KILLS, alive, LONGEST_LIFE_S, restored)
-        each_is_answered_again(witnesses)
-    assert failed > 0
-    comes_to(lambda: len(processes_of(victim.pid)), count)
-    check_left(victim, baseline)
 
 
 def test_many_requests_leave_nothing_that_grows(victim):
