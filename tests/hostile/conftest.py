@@ -7,6 +7,7 @@ from busy import front_threads_come_back
 from server_setup import DELAY_MS, LEASE_BYTES_MAX, RESIDENT_SLACK, SESSION_BYTES_MAX, put_delayed
 from witness import (
     MADE,
+    any_client,
     are_answered,
     comes_to,
     descriptors,
@@ -39,6 +40,13 @@ def victim(launcher, request: pytest.FixtureRequest, tmp_path_factory):
         found.session = socket
         with witnesses(found) as watching:
             warm_up(watching)
+        yield found
+
+
+@pytest.fixture
+def client(request: pytest.FixtureRequest, victim):
+    """Over HTTP, unless the test has the mark `with_each_protocol`."""
+    with any_client(getattr(request, "param", "http"), victim) as found:
         yield found
 
 

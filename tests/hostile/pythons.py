@@ -36,7 +36,6 @@ from witness import (
     witnesses,
 )
 
-PROTOCOLS = ["http", "grpc", "session"]
 WAIT_MS = 400
 STEPS = 8
 # A Python process keeps more for itself than the server: arenas, and what numpy caches.
@@ -286,12 +285,6 @@ def nobody_else_is_harmed(victim, baseline):
         each_is_answered_again(found)
     assert processes_of(victim.pid) == before, f"a model's process died:\n{victim.log_text()[-3000:]}"
     check_no_memory_of_clients(victim)
-
-
-@pytest.fixture(params=PROTOCOLS)
-def client(request: pytest.FixtureRequest, victim):
-    with any_client(request.param, victim) as found:
-        yield found
 
 
 # ---------------------------------------------------------------------------------------------- asking

@@ -29,7 +29,7 @@ from confinement import ADDRESS_SPACE_BYTES, confined, control_group
 from server_setup import LEASE_BYTES_MAX, SESSION_BYTES_MAX, put_delayed
 from meters import metric, peak
 from onlooker import Seen
-from witness import comes_to, descriptors, left_alone, mapped_leases, mapped_objects, resident, settled
+from witness import PROTOCOLS, comes_to, descriptors, left_alone, mapped_leases, mapped_objects, resident, settled
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be other users")
 
@@ -73,7 +73,6 @@ STAYS_S = 100
 ATTACKER = 2_000_000 + 2 * os.getpid()
 ONLOOKER = ATTACKER + 1
 HERE = pathlib.Path(__file__).resolve().parent
-PROTOCOLS = ("http", "grpc", "session")
 
 
 # ---------------------------------------------------------------------------------------------- processes

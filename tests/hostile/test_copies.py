@@ -17,7 +17,7 @@ from server_setup import DELAY_MS, onnxruntime_library, put_delayed
 from meanwhile import TRIES, Delay, again_if_too_late
 from onnx import helper
 from passages import SIZE, memory_of
-from witness import any_client, torn
+from witness import PROTOCOLS, any_client, torn
 
 COUNT = SIZE // 4
 REQUESTS = 20
@@ -26,7 +26,6 @@ SIDE = 1024
 STEPS = 24
 WRITTEN_AFTER_S = 0.05
 
-PROTOCOLS = ["http", "grpc", "session"]
 
 
 def late(steps: int = STEPS) -> "graphs.onnx.ModelProto":

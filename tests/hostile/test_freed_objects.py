@@ -15,7 +15,7 @@ from clients import Given, Refused, RequestedOutput
 from meanwhile import Delay, again_if_too_late
 from regions import Region, fresh_name
 from server_setup import DELAY_MS, put_delayed
-from witness import any_client, are_answered, comes_to, descriptors, mapped_objects, maps_with, settled, witnesses
+from witness import PROTOCOLS, any_client, are_answered, comes_to, descriptors, mapped_objects, maps_with, settled, witnesses
 
 PAGE = os.sysconf("SC_PAGESIZE")
 OBJECT_BYTES = 1 << 30
@@ -23,7 +23,6 @@ OBJECT_BYTES = 1 << 30
 CPU_S_MAX = "0.1"
 FAMILY = "nerite_front_thread_busy_cpu_seconds"
 QUICK = 20
-PROTOCOLS = ["http", "grpc", "session"]
 
 
 @pytest.fixture(scope="module")

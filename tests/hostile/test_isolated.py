@@ -15,7 +15,6 @@ from isolation import GRAPHS, all_witnesses, process_of, serving_isolated
 from meanwhile import TRIES
 from passages import SIZE, check_lost, lost, memory_of, through
 from pythons import (
-    PROTOCOLS,
     baseline_of,
     check_children_end,
     check_left,
@@ -27,7 +26,7 @@ from pythons import (
     state_of,
 )
 from test_copies import SIDE, WRITTEN_AFTER_S, copied, copying
-from witness import MADE, any_client, comes_to, lent, torn
+from witness import MADE, any_client, comes_to, lent, torn, with_each_protocol
 
 COUNT = SIZE // 4
 REQUESTS = 20
@@ -73,12 +72,6 @@ def nobody_dies(others_are_spared, victim):
     before = processes_of(victim.pid)
     yield
     assert processes_of(victim.pid) == before, f"a model's process died:\n{victim.log_text()[-3000:]}"
-
-
-@pytest.fixture(params=PROTOCOLS)
-def client(request: pytest.FixtureRequest, victim):
-    with any_client(request.param, victim) as found:
-        yield found
 
 
 @pytest.fixture(params=["region", "lease"])
@@ -154,6 +147,7 @@ def test_a_region_that_shrank_before_the_request(client, side, left):
     region_faults.shrink_and_register_again(client, by_identity, side, left, is_known=True)
 
 
+@with_each_protocol
 @pytest.mark.usefixtures("nobody_dies")
 @pytest.mark.parametrize("side", ["input", "output"])
 def test_a_region_that_shrank_before_the_process_ever_saw_it(client, side):
@@ -201,6 +195,7 @@ def sums_request(made, count: int = COUNT):
     return "iso_sums", given, [RequestedOutput(name, (made[name].name, 4 * count, 0)) for name in ("OUTPUT0", "OUTPUT1")]
 
 
+@with_each_protocol
 @pytest.mark.parametrize("count", [16, COUNT])
 def test_nothing_is_copied_from_shared_memory_to_an_isolated_model_and_back(victim, client, memory, count):
     made = {name: memory(SIZE) for name in ("INPUT0", "INPUT1", "OUTPUT0", "OUTPUT1")}

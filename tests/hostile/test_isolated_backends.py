@@ -12,10 +12,10 @@ from clients import Given, RequestedOutput, fp32, refuses
 from compiled_setup import put, serving, workers_of
 from gates import Gate
 from passages import SIZE, check_lost, through
-from pythons import PROTOCOLS, PythonWitness, check_children_end, check_no_memory_of_clients, each_is_answered_again, everybody, state_of
+from pythons import PythonWitness, check_children_end, check_no_memory_of_clients, each_is_answered_again, everybody, state_of
 from server_setup import LEASE_BYTES_MAX, SESSION_BYTES_MAX
 from test_copies import copying
-from witness import any_client, comes_to, lent, maps_with
+from witness import any_client, comes_to, lent, maps_with, with_each_protocol
 
 COUNT = SIZE // 4
 REQUESTS = 20
@@ -53,12 +53,6 @@ def victim(launcher, tmp_path_factory):
     ]  # fmt: skip
     with serving(launcher, "isolated_backends", repository, *flags) as found:
         found.session, found.gate = socket, gate
-        yield found
-
-
-@pytest.fixture(params=PROTOCOLS)
-def client(request: pytest.FixtureRequest, victim):
-    with any_client(request.param, victim) as found:
         yield found
 
 
@@ -178,6 +172,7 @@ def test_a_region_that_shrank_before_the_request(client, side, left):
     region_faults.shrink_and_register_again(client, by_identity, side, left, is_known=True)
 
 
+@with_each_protocol
 @pytest.mark.usefixtures("nobody_dies")
 @pytest.mark.parametrize("side", ["input", "output"])
 def test_a_region_that_shrinks_while_the_backend_uses_it(victim, client, side):

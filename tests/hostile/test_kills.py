@@ -24,9 +24,9 @@ from isolation import IsolatedWitness, serving_isolated
 from killed import KINDS, SIZE, object_path, region_name
 from passages import SIZE as ROOM_BYTES
 from python_catalogue import instances, parameters, vector
-from pythons import PROTOCOLS, PythonWitness, baseline_of, check_left, each_is_answered_again, everybody, living, processes_of, serving
+from pythons import PythonWitness, baseline_of, check_left, each_is_answered_again, everybody, living, processes_of, serving
 from server_setup import put_delayed
-from witness import MADE, SETTLE_S, any_client, comes_to, descriptors, lent, maps_with, warm_up, witnesses
+from witness import MADE, PROTOCOLS, SETTLE_S, any_client, comes_to, descriptors, lent, maps_with, warm_up, witnesses
 
 pytestmark = pytest.mark.timeout(3600)
 

@@ -21,7 +21,7 @@ from meanwhile import Delay, again_if_too_late
 from region_faults import LIES, PAGE
 from packets import F_ADD_SEALS, SEAL_FUTURE_WRITE, SEAL_GROW, SEAL_SEAL, SEAL_SHRINK, SEAL_WRITE, open_session, welcomed
 from passages import SIZE, through
-from witness import any_client, comes_to, falls_to, mapped_leases, resident, torn
+from witness import any_client, comes_to, falls_to, mapped_leases, resident, torn, with_each_protocol
 
 pytestmark = pytest.mark.usefixtures("nobody_else_is_harmed")
 
@@ -38,13 +38,14 @@ def owner(victim):
         yield found
 
 
-@pytest.fixture(params=["http", "grpc", "session"])
+@pytest.fixture
 def client(request: pytest.FixtureRequest, victim, owner):
     """Who asks: the owner, or somebody to whom it told the name."""
-    if request.param == "session":
+    protocol = getattr(request, "param", "session")
+    if protocol == "session":
         yield owner
         return
-    with any_client(request.param, victim) as found:
+    with any_client(protocol, victim) as found:
         yield found
 
 
@@ -132,6 +133,7 @@ def test_holes_in_leases_are_zeros(client, owner, how):
             assert set(np.frombuffer(target.read(SIZE), np.float32).tolist()) <= torn(0.0, 2.5)
 
 
+@with_each_protocol
 @again_if_too_late
 def test_leases_that_were_punched_out_while_models_run(victim, client, owner):
     """The model finds zeros and writes to fresh pages: nobody faults."""

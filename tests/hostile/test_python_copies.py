@@ -12,9 +12,9 @@ from clients import Given, RequestedOutput
 from meanwhile import Delay, again_if_too_late
 from passages import SIZE, memory_of
 from python_setup import SANDBOX, kernel_refuses
-from pythons import PROTOCOLS, WAIT_MS, serving
+from pythons import WAIT_MS, serving
 from test_copies import copying
-from witness import any_client
+from witness import PROTOCOLS, any_client
 
 COUNT = SIZE // 4
 REQUESTS = 20

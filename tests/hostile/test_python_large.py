@@ -8,9 +8,8 @@ import python_catalogue
 from clients import Given, GrpcClient, RequestedOutput, grpc_channel, service_stub
 from passages import memory_of
 from python_setup import PATIENT
-from pythons import PROTOCOLS
 from test_copies import copied, copying
-from witness import any_client
+from witness import PROTOCOLS, any_client
 
 SIZE = 64 << 20
 CONTENT = np.arange(SIZE // 4, dtype=np.uint32).tobytes()

@@ -17,10 +17,8 @@ from meanwhile import Delay, again_if_too_late
 from region_faults import LIES, PAGE, Meanwhile
 from passages import SIZE, lost
 from pythons import (
-    PROTOCOLS,
     WAIT_MS,
     baseline,
-    client,
     mapped_by_children,
     nobody_else_is_harmed,
     processes_of,
@@ -28,7 +26,7 @@ from pythons import (
     victim,
 )  # some of them are fixtures
 from regions import Region
-from witness import MADE, any_client, comes_to, lent
+from witness import MADE, PROTOCOLS, any_client, comes_to, lent, with_each_protocol
 
 pytestmark = pytest.mark.usefixtures("nobody_else_is_harmed")
 
@@ -108,6 +106,7 @@ def soon(look, expected) -> None:
     print(f"after {1000 * (time.monotonic() - since):.0f} ms")
 
 
+@with_each_protocol
 def test_the_child_lets_go_of_a_region_that_is_unregistered(victim, client):
     with contextlib.closing(Region(SIZE)) as made:
         MADE.add(made.path)

@@ -21,13 +21,12 @@ from pythons import (
     STEPS,
     WAIT_MS,
     baseline,
-    client,
     mapped_by_children,
     nobody_else_is_harmed,
     through,
     victim,
 )  # some of them are fixtures
-from witness import lent
+from witness import lent, with_each_protocol
 
 pytestmark = pytest.mark.usefixtures("nobody_else_is_harmed")
 
@@ -43,6 +42,7 @@ def test_a_region_that_shrank_before_the_request(client, side, left, model):
     region_faults.shrink_and_register_again(client, by_model, side, left, is_known=True)
 
 
+@with_each_protocol
 @pytest.mark.parametrize("side", ["input", "output"])
 def test_a_region_that_shrank_before_the_child_ever_saw_it(client, side):
     content = random.Random(2).randbytes(SIZE)

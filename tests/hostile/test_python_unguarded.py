@@ -8,7 +8,6 @@ from clients import Given, RequestedOutput, refuses
 from passages import SIZE, lost
 from pythons import (
     MODELS,
-    PROTOCOLS,
     baseline_of,
     check_left,
     check_no_memory_of_clients,
@@ -19,7 +18,7 @@ from pythons import (
     through,
 )
 from test_copies import copied
-from witness import MADE, any_client, lent, mapped_objects
+from witness import MADE, any_client, lent, mapped_objects, with_each_protocol
 
 NO_CTYPES = "import sys\nsys.modules['ctypes'] = sys.modules['_ctypes'] = None\n"
 
@@ -49,12 +48,6 @@ def baseline(victim):
     check_left(victim, found)
 
 
-@pytest.fixture(params=PROTOCOLS)
-def client(request: pytest.FixtureRequest, victim):
-    with any_client(request.param, victim) as found:
-        yield found
-
-
 @pytest.fixture(autouse=True)
 def nobody_is_harmed(victim, baseline):
     MADE.clear()
@@ -76,6 +69,7 @@ def test_regions_are_copied_and_answers_are_right(victim, client, model):
         assert sum(copied(victim).values()) >= before + 2 * SIZE
 
 
+@with_each_protocol
 @pytest.mark.parametrize("side", ["input", "output"])
 def test_a_region_that_shrank(victim, client, side):
     content = random.Random(2).randbytes(SIZE)

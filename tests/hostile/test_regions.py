@@ -26,7 +26,7 @@ from region_faults import LIES, PAGE, Meanwhile
 from meters import metric
 from passages import SIZE, check_lost, lost, through
 from regions import SHM, Region, fresh_name
-from witness import MADE, any_client, comes_to, lent, mapped_objects, mappings, times, witnesses
+from witness import MADE, any_client, comes_to, lent, mapped_objects, mappings, times, with_each_protocol, witnesses
 
 pytestmark = pytest.mark.usefixtures("nobody_else_is_harmed")
 
@@ -34,12 +34,6 @@ REGISTRATIONS = 10_000
 LOST = 1000
 REGIONS_PER_OWNER_MAX = 12_288
 LOST_IN_A_SESSION = 60
-
-
-@pytest.fixture(params=["http", "grpc", "session"])
-def client(request: pytest.FixtureRequest, victim):
-    with any_client(request.param, victim) as found:
-        yield found
 
 
 # ---------------------------------------------------------------------------------------------- shrinking and growing
@@ -55,6 +49,7 @@ def test_a_region_that_shrank_within_its_last_page_ends_in_zeros(client):
     region_faults.shrink_within_the_last_page(client, through)
 
 
+@with_each_protocol
 @pytest.mark.parametrize("side", ["input", "output"])
 @again_if_too_late
 def test_a_region_that_shrinks_while_models_run(victim, client, side):
@@ -87,6 +82,7 @@ def test_a_region_that_grows_stays_what_it_was(client):
             client.infer("identity_fp32", [Given("INPUT0", "FP32", [1], region=(made.name, 4, SIZE))])
 
 
+@with_each_protocol
 def test_a_thousand_lost_regions_cost_no_more_than_whole_ones(victim, client):
     before = mappings(victim.pid)
     count = LOST_IN_A_SESSION if client.protocol == "session" else LOST
@@ -294,6 +290,7 @@ def test_strings_in_a_region_that_shrank(client):
 # ---------------------------------------------------------------------------------------------- many
 
 
+@with_each_protocol
 def test_ten_thousand_registrations_leave_nothing_behind(victim, client):
     # A third of them by each protocol.
     with lent(client, 4 * PAGE, b"\x42" * 16) as made:

@@ -27,7 +27,7 @@ from packets import (
     refuses_descriptors,
     welcomed,
 )
-from witness import ALL_IS_LENT, SETTLE_S, any_client, comes_to, descriptors, lent
+from witness import ALL_IS_LENT, PROTOCOLS, SETTLE_S, any_client, comes_to, descriptors, lent
 
 pytestmark = pytest.mark.usefixtures("nobody_else_is_harmed")
 
@@ -444,7 +444,7 @@ def test_names_of_leases_without_end(path):
 # ---------------------------------------------------------------------------------------------- what is whose
 
 
-@pytest.fixture(params=["http", "grpc", "session"])
+@pytest.fixture(params=PROTOCOLS)
 def other(request: pytest.FixtureRequest, victim):
     """Another client than the one whose memory it is about."""
     with any_client(request.param, victim) as found:

@@ -22,7 +22,7 @@ from server_setup import RESIDENT_SLACK, onnxruntime_library
 from region_faults import punch_hole
 from packets import open_session
 from regions import fresh_name
-from witness import any_client, comes_to, descriptors, falls_to, left_alone, mapped_objects, resident, settled
+from witness import any_client, comes_to, descriptors, falls_to, left_alone, mapped_objects, resident, settled, with_each_protocol
 
 PAGE = os.sysconf("SC_PAGESIZE")
 ROOM_MIB = 8
@@ -75,9 +75,9 @@ def room(request: pytest.FixtureRequest, launcher, tmp_path_factory):
         servers.stop(server)
 
 
-@pytest.fixture(params=["http", "grpc", "session"])
+@pytest.fixture
 def client(request: pytest.FixtureRequest, room):
-    with any_client(request.param, room) as found:
+    with any_client(getattr(request, "param", "http"), room) as found:
         yield found
 
 
@@ -200,6 +200,7 @@ class Filler:
         self.path.unlink()
 
 
+@with_each_protocol
 @pytest.mark.parametrize("key", ["huge", "disk"])
 def test_files_of_other_file_systems(room, client, key):
     """Of huge pages, of which there may be none when they are touched, and of a disk."""

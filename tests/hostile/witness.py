@@ -12,6 +12,7 @@ import time
 
 import grpc
 import numpy as np
+import pytest
 from clients import Given, Refused, RequestedOutput, fp32, int32, open_client
 from packets import open_session
 from regions import Region, fresh_name
@@ -74,6 +75,11 @@ class Witness(threading.Thread):
                 raise
 
 
+PROTOCOLS = ["http", "grpc", "session"]
+# What lies below the protocols is tested over one of them. One test of each file shows that the others do the same.
+with_each_protocol = pytest.mark.parametrize("client", PROTOCOLS, indirect=True)
+
+
 def any_client(protocol: str, server):
     """One of the three ways to ask: over HTTP, over gRPC, in a session."""
     return open_session(server.session) if protocol == "session" else open_client(protocol, server)
@@ -82,7 +88,7 @@ def any_client(protocol: str, server):
 @contextlib.contextmanager
 def witnesses(server):
     """One of each protocol; the third where the server has a session socket."""
-    found = [Witness(protocol, server) for protocol in ("http", "grpc", "session")]
+    found = [Witness(protocol, server) for protocol in PROTOCOLS]
     for one in found if hasattr(server, "session") else found[:2]:
         one.start()
     found = [one for one in found if one.ident]
