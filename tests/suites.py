@@ -167,8 +167,6 @@ ALONE = {
 }
 
 LONG = (
-    # It needs debugpy.
-    "conformance/test_python_debugging.py::test_debugpy_itself_attaches",
     "hostile/test_breaking_backends.py",
     "hostile/test_connections.py",
     "hostile/test_isolated_backends.py",
