@@ -17,10 +17,11 @@ try() {
     say "not to be had here: $*"
 }
 
-# A C compiler for a second machine, a browser for the page, an engine for containers, and shells that complete.
+# A C compiler and an emulator for a second machine, a browser for the page, an engine for containers, and shells that complete.
 packages=()
 need() { command -v "$1" >/dev/null || packages+=("${@:2}"); }
 need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+need qemu-aarch64 qemu-user
 need chromedriver chromium chromium-driver
 need zsh zsh
 need fish fish

@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 import pytest
+import servers
 import tritonclient.grpc
 import tritonclient.utils.shared_memory as system_memory
 from clients import Given, RequestedOutput, http_call, open_client, refuses
@@ -233,15 +234,15 @@ def test_a_load_generator_says_whether_shared_memory_pays_off(tensorflow_server)
         print(f"--shared-memory={memory}: {throughput[1]} infer/s")
 
 
-def test_a_server_without_the_backend_says_what_builds_it(launcher):
+def test_a_server_without_the_backend_says_what_builds_it(launcher, monkeypatch, tmp_path):
     if launcher.oracle:
         pytest.skip("Triton 2.51 has no such backend, and says so in its own words")
-    repository, empty = launcher.scratch / "tensorflow_lacking", launcher.scratch / "no_backends"
+    # Nothing lies beside this one.
+    program, empty = shutil.copy(servers.nerite_binary(), tmp_path), tmp_path / "no_backends"
+    monkeypatch.setenv("NERITE_BIN", program)
     empty.mkdir()
-    put(repository, "simple", placeholder("x", 1))
-    with launcher.running("lacking", f"--backend-directory={empty}", "--exit-on-error=false", repository=repository) as server:
-        with open_client("http", server) as client:
-            (only,) = client.index()
-            if "has: " in only["reason"] and "tensorflow" in only["reason"].split("has: ")[1].split(";")[0]:
-                pytest.skip("the backend lies beside this program")
-            assert only["state"] == "UNAVAILABLE" and "cargo xtask tensorflow" in only["reason"]
+    put(tmp_path / "models", "simple", placeholder("x", 1))
+    flags = [f"--backend-directory={empty}", "--exit-on-error=false"]
+    with launcher.running("lacking", *flags, repository=tmp_path / "models") as server, open_client("http", server) as client:
+        (only,) = client.index()
+    assert only["state"] == "UNAVAILABLE" and "cargo xtask tensorflow" in only["reason"]

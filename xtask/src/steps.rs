@@ -70,6 +70,7 @@ pub const MORE: &[Step] = &[
     REFERENCES,
     RELEASE,
     step("TensorFlow's graphs", Work::Command("xtask tensorflow"), &["crates"]),
+    step("aarch64", Work::Command("xtask aarch64"), &["crates"]),
     step("Rust tests, alone", Work::Tests(Suite::Ignored), &["build", "Python environment"]),
     step("python/tests, alone", python("python/tests", "alone", "0"), RELEASED),
     step("tests, alone", python("tests", "alone", "0"), RELEASED),
@@ -89,7 +90,6 @@ pub const MORE: &[Step] = &[
         ),
         &["crates"],
     ),
-    step("aarch64", Work::Command("xtask aarch64"), &["crates"]),
     step("fuzzing", Work::Command("xtask fuzz 5"), &["crates"]),
     step("Miri", Work::Command("xtask miri"), &["crates"]),
 ];
