@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
 use nerite_access::Tokens;
-use nerite_budget::{Account, Budgets, Limits, PeerAccount, PeerCharge};
+use nerite_budget::{Account, PeerAccount, PeerCharge};
 use nerite_engine::Engine;
 use nerite_locks::Mutex;
 use nerite_request::{Peer, RequestTrace, Status};
@@ -17,7 +17,6 @@ use regex::Regex;
 
 use crate::access::{Category, Protocol, Refused, Restriction};
 use crate::caller::{Caller, FrontEnd};
-use crate::control_calls::ControlCalls;
 use crate::gpus::GpuFigures;
 use crate::logging::LogSwitches;
 use crate::region_rules::RegionRules;
@@ -60,19 +59,17 @@ pub(crate) struct Inner {
     pub options: Options,
     pub stopping: AtomicBool,
     pub under_way: Arc<AtomicUsize>,
-    pub control_calls: ControlCalls,
     /// Measures the load of the machine. Set if the operator wants that.
     pub host: OnceLock<HostMeter>,
     pub gpus: Arc<GpuFigures>,
     pub session_socket: Mutex<Option<SessionSocketMetrics>>,
-    pub budgets: Budgets,
     turns: FairQueue,
 }
 
 impl Inner {
     fn client(&self, peer: Peer) -> Client {
         let name = peer.to_string();
-        let (account, flow) = (self.budgets.open(&name), self.turns.open(&name));
+        let (account, flow) = (self.engine.budgets().open(&name), self.turns.open(&name));
         // A client that is ended because of the memory it holds must not wait for its turn on a front thread.
         let urgent = flow.clone();
         account.on_shed(move || urgent.make_urgent());
@@ -101,16 +98,12 @@ pub struct Options {
     pub grpc_forward: Option<Regex>,
     /// Largest JSON part, JSON input, raw body and decompressed body over HTTP, and decompressed message over gRPC, in bytes.
     pub http_input_bytes_max: u64,
-    /// Whether a load request may bring files, `--allow-model-upload`. A client that may upload a Python model can run code.
-    pub allow_model_upload: bool,
     /// Whether the server is ready only if every known model is.
     pub strict_readiness: bool,
     /// Whether metrics show the sums of durations.
     pub counter_latencies: bool,
     /// The trace settings at the start. Clients may change them.
     pub trace: TraceConfig,
-    /// How many bytes the server may hold for clients.
-    pub budgets: Limits,
 }
 
 /// Triton's text for a server that stops or whose start failed.
@@ -142,7 +135,6 @@ impl Api {
         // Without random bits the server has no id, and reports none.
         let server_id = random_bits().map(|bits| format!("{bits:032x}")).unwrap_or_default();
         let (under_way, session_socket, gpus) = (Arc::default(), Mutex::default(), Arc::default());
-        let budgets = Budgets::new(options.budgets);
         let inner = Inner {
             server_id,
             engine,
@@ -153,11 +145,9 @@ impl Api {
             options,
             stopping,
             under_way,
-            control_calls: ControlCalls::default(),
             host,
             gpus,
             session_socket,
-            budgets,
             turns: FairQueue::default(),
         };
         let client = inner.client(Peer::own());
@@ -187,7 +177,7 @@ impl Api {
     /// The account that is charged for what the client makes the server keep after its connections are closed: states of sequences, names of regions,
     /// and configurations of models.
     pub(crate) fn retained(&self) -> &PeerAccount {
-        self.client.retained.get_or_init(|| self.inner.budgets.of_peer(&self.client.peer.to_string()))
+        self.client.retained.get_or_init(|| self.inner.engine.budgets().of_peer(&self.client.peer.to_string()))
     }
 
     /// Charges the client for bytes that it makes the server keep.
@@ -213,7 +203,7 @@ impl Api {
 
     /// Bytes that the server holds for all clients.
     pub fn held_bytes(&self) -> u64 {
-        self.inner.budgets.counts().used
+        self.inner.engine.budgets().counts().used
     }
 
     /// The client who makes the calls.

@@ -27,7 +27,6 @@ mod caller;
 mod calls;
 mod classify;
 pub mod codes;
-mod control_calls;
 mod delivery;
 mod demand;
 mod errors;

@@ -98,7 +98,7 @@ pub use job::{Job, Reschedule};
 pub use meter::{Meter, NoMeter, Outcome, RequestTimes, Times, now_ns};
 pub use model_files::ModelFiles;
 pub use model_version::{InFlight, ModelVersion};
-pub use models::{ClassLabels, Infer, Models, ModelsDone, PendingVersions};
+pub use models::{ClassLabels, Infer, Models, ModelsDone, PendingVersions, RequestingModel};
 pub use other_threads::{must_run_on_other_thread, requests_on_other_threads};
 pub use outbox::{LastResponse, Outbox};
 pub use output_place::{OutputPlace, too_small as output_too_small};

@@ -37,14 +37,32 @@ pub trait Infer: Send + Sync {
         done(self.config(model, version).map(drop));
     }
 
-    /// Loads or reloads a model, then calls `done`. `waiter` is the model whose load waits for this one.
-    fn load(&self, _model: &str, _options: LoadOptions, _waiter: Option<&str>, done: ModelsDone) {
+    /// Loads or reloads a model for the model `requester`, then calls `done`.
+    fn load(&self, _model: &str, _options: LoadOptions, _asker: &RequestingModel<'_>, done: ModelsDone) {
         done(Err(Status::unsupported("models cannot be loaded from here")));
     }
 
-    /// Unloads a model, then calls `done`. `waiter` is the model whose load waits for this.
-    fn unload(&self, _model: &str, _dependents: bool, _waiter: Option<&str>, done: ModelsDone) {
+    /// Unloads a model for the model `requester`, then calls `done`.
+    fn unload(&self, _model: &str, _dependents: bool, _asker: &RequestingModel<'_>, done: ModelsDone) {
         done(Err(Status::unsupported("models cannot be unloaded from here")));
+    }
+}
+
+/// A model that requests a load or an unload.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestingModel<'a> {
+    /// Its identifier.
+    pub model: &'a str,
+    /// Whether its own load waits for the call.
+    pub is_within_load: bool,
+    /// If it runs in a sandbox, the names of the models that it may load and unload.
+    pub confined_to: Option<&'a [String]>,
+}
+
+impl RequestingModel<'_> {
+    /// The model whose load waits for the call.
+    pub fn waiter(&self) -> Option<&str> {
+        Some(self.model).filter(|model| self.is_within_load && !model.is_empty())
     }
 }
 
@@ -69,6 +87,8 @@ pub struct Models {
     model: Arc<str>,
     /// Whether the load of that model waits for the calls that are made with this value.
     is_within_load: bool,
+    /// If that model runs in a sandbox, the names of the models that it may load and unload.
+    confined_to: Option<Arc<[String]>>,
 }
 
 /// The versions that a model will have after a change that is planned.
@@ -105,6 +125,7 @@ impl Models {
             pending: None,
             model: Arc::default(),
             is_within_load: false,
+            confined_to: None,
         }
     }
 
@@ -130,8 +151,15 @@ impl Models {
         Models { is_within_load: true, ..self.clone() }
     }
 
-    fn waiting_load(&self) -> Option<&str> {
-        Some(&*self.model).filter(|model| self.is_within_load && !model.is_empty())
+    /// The same models, for a model in a sandbox, which may load and unload the models of these names only.
+    #[must_use]
+    pub fn confined_to(&self, names: &[String]) -> Models {
+        Models { confined_to: Some(names.into()), ..self.clone() }
+    }
+
+    fn requester(&self) -> RequestingModel<'_> {
+        let Models { model, is_within_load, confined_to, .. } = self;
+        RequestingModel { model, is_within_load: *is_within_load, confined_to: confined_to.as_deref() }
     }
 
     /// The same models, but with the versions of one model that will be loaded.
@@ -192,7 +220,7 @@ impl Models {
     /// As [`Infer::load`].
     pub fn load(&self, model: &str, options: LoadOptions, done: ModelsDone) {
         match self.infer.as_ref().and_then(Weak::upgrade) {
-            Some(infer) => infer.load(model, options, self.waiting_load(), done),
+            Some(infer) => infer.load(model, options, &self.requester(), done),
             None => done(Err(Status::unavailable(format!("model '{model}' cannot be loaded from here")))),
         }
     }
@@ -200,7 +228,7 @@ impl Models {
     /// As [`Infer::unload`].
     pub fn unload(&self, model: &str, dependents: bool, done: ModelsDone) {
         match self.infer.as_ref().and_then(Weak::upgrade) {
-            Some(infer) => infer.unload(model, dependents, self.waiting_load(), done),
+            Some(infer) => infer.unload(model, dependents, &self.requester(), done),
             None => done(Err(Status::unavailable(format!("model '{model}' cannot be unloaded from here")))),
         }
     }

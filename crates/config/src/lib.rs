@@ -39,6 +39,7 @@ mod schema;
 mod shape;
 mod suggest;
 mod text;
+mod text_fields;
 mod timeout;
 mod validate;
 mod versions;
@@ -67,6 +68,7 @@ pub use raw::raw_input;
 pub use schema::FILE_DESCRIPTOR_SET;
 pub use suggest::{did_you_mean, nearest};
 pub use text::parse_text;
+pub use text_fields::{text_fields, texts_at};
 pub use validate::{
     WARMUP_FOLDER, check_directory_name, check_file_names, check_label_path, check_warmup_file, no_version_to_load,
     validate, validate_groups, validate_states, validate_tensors, validate_warmup, warmup_byte_size, warmup_failed,

@@ -1,5 +1,6 @@
 //! How are models loaded and retired while requests are served?
 
+mod control;
 mod demand;
 mod dependents;
 mod eviction;
@@ -21,6 +22,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use nerite_backend::{Models, PendingVersions};
+use nerite_budget::Budgets;
 use nerite_locks::Mutex;
 use nerite_repository::{
     ControlMode, Facts, Generation, Lifecycle, LoadOutcome, LoadStep, ModelSource, State, Store, startup,
@@ -33,7 +35,7 @@ use self::demand::Demand;
 pub use self::demand::{DemandCounts, Waiting};
 use self::dependents::Ensembles;
 use self::infer::admit;
-use self::namespaces::{Namespaces, each};
+use self::namespaces::Namespaces;
 use self::parts::Reason;
 pub use self::poll::FileChanges;
 use self::poll::PollStop;
@@ -43,6 +45,7 @@ pub use self::retire::Unended;
 use crate::admission::Admission;
 use crate::catalog::Catalog;
 use crate::load::Loader;
+use crate::load_admission::LoadAdmission;
 use crate::load_queue::LoadQueue;
 use crate::progress::{Loads, Progress};
 use crate::served::Served;
@@ -60,6 +63,7 @@ pub struct Engine {
     pub(crate) catalog: ArcSwap<Catalog>,
     lifecycle: Mutex<Lifecycle>,
     generations: Mutex<HashMap<Generation, Arc<Served>>>,
+    admission: LoadAdmission,
     queue: LoadQueue,
     ensembles: Ensembles,
     retiring: Retiring,
@@ -88,12 +92,15 @@ pub struct Options {
     pub load_retries: usize,
     /// The most bytes that the files of loaded models may have, in control mode `demand`; `None` for no limit.
     pub models_bytes_max: Option<u64>,
+    /// The memory that clients may make the server hold.
+    pub budgets: Budgets,
 }
 
 impl Engine {
     /// An engine over these repositories, with nothing loaded.
     pub fn new(store: Store, loader: Loader, options: Options) -> Arc<Engine> {
         let queue = LoadQueue::new(options.load_threads);
+        let admission = LoadAdmission::new(store.options().allow_upload, options.budgets.clone());
         let is_on_demand = options.control == ControlMode::Demand;
         let demand = is_on_demand.then(|| Demand::new(options.models_bytes_max));
         Arc::new_cyclic(|engine: &Weak<Engine>| {
@@ -109,6 +116,7 @@ impl Engine {
                 catalog: ArcSwap::default(),
                 lifecycle: Mutex::default(),
                 generations: Mutex::default(),
+                admission,
                 queue,
                 ensembles: Ensembles::default(),
                 retiring: Retiring::default(),
@@ -292,68 +300,6 @@ impl Engine {
         failed
     }
 
-    /// Whether clients may load and unload models at all.
-    pub fn check_client_control(&self) -> Result<(), Status> {
-        self.options.control.check_client_control()
-    }
-
-    /// Loads or reloads a model for that client on a new thread, then calls `done`.
-    pub fn load(
-        self: &Arc<Self>,
-        model: &str,
-        options: LoadOptions,
-        peer: &Peer,
-        done: impl FnOnce(Result<(), Status>) + Send + 'static,
-    ) {
-        self.load_awaited(model, options, peer, None, done);
-    }
-
-    /// As [`Engine::load`]. `waiter` is the model whose load waits for this one.
-    pub(crate) fn load_awaited(
-        self: &Arc<Self>,
-        model: &str,
-        options: LoadOptions,
-        peer: &Peer,
-        waiter: Option<&str>,
-        done: impl FnOnce(Result<(), Status>) + Send + 'static,
-    ) {
-        if let Err(status) = self.check_client_control() {
-            return done(Err(status));
-        }
-        let (engine, name, peer, gone) = (Arc::clone(self), model.to_owned(), peer.clone(), options.gone.clone());
-        let reason = Reason::of_client(&peer, gone).waited_for_by(waiter);
-        let load =
-            move || each(&engine.to_load(&name, &options), |model| engine.load_now(model, &options, &peer, &reason));
-        answer_aside("nerite-load", model, load, done);
-    }
-
-    /// Unloads a model and calls `done`. New requests are refused. Requests in flight are completed.
-    pub fn unload(
-        self: &Arc<Self>,
-        model: &str,
-        dependents: bool,
-        done: impl FnOnce(Result<(), Status>) + Send + 'static,
-    ) {
-        self.unload_awaited(model, dependents, None, done);
-    }
-
-    /// As [`Engine::unload`]. `waiter` is the model whose load waits for this.
-    pub(crate) fn unload_awaited(
-        self: &Arc<Self>,
-        model: &str,
-        dependents: bool,
-        waiter: Option<&str>,
-        done: impl FnOnce(Result<(), Status>) + Send + 'static,
-    ) {
-        if let Err(status) = self.check_client_control() {
-            return done(Err(status));
-        }
-        let (engine, name, waiter) = (Arc::clone(self), model.to_owned(), waiter.map(str::to_owned));
-        let unload =
-            move || each(&engine.to_unload(&name), |model| engine.unload_now(model, dependents, waiter.as_deref()));
-        answer_aside("nerite-unload", model, unload, done);
-    }
-
     /// Retires all models and waits for the last request, at most until `deadline`. Returns whether all ended in time.
     pub fn stop(self: &Arc<Self>, deadline: Instant) -> bool {
         self.poll_stop.stop();
@@ -494,8 +440,10 @@ impl Engine {
         let name = &source.identifier;
         log::info!("loading: {name}:{version}");
         let progress = self.load_begins(source, version, reason);
+        let sender = reason.peer().filter(|_| source.overridden);
         let load = || {
-            let load = std::panic::AssertUnwindSafe(|| self.loader.load(source, version, &self.models, &progress));
+            let load =
+                std::panic::AssertUnwindSafe(|| self.loader.load(source, version, sender, &self.models, &progress));
             // If a file of the model makes a runtime panic, the load fails and the server continues.
             std::panic::catch_unwind(load)
                 .unwrap_or_else(|_| Err(Status::internal("the runtime panicked while it read the model")))
@@ -560,32 +508,6 @@ impl Engine {
 
     pub(crate) fn lifecycle(&self) -> MutexGuard<'_, Lifecycle> {
         self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Does `work` on a new thread and passes the result to `done`; an error if there is no thread.
-fn answer_aside(
-    name: &str,
-    model: &str,
-    work: impl FnOnce() -> Result<(), Status> + Send + 'static,
-    done: impl FnOnce(Result<(), Status>) + Send + 'static,
-) {
-    // If `spawn` fails, it drops the closure. `done` is shared, so that it can still be called with the error.
-    let done = Arc::new(Mutex::new(Some(done)));
-    let take = |done: &Mutex<Option<_>>| done.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let waiting = Arc::clone(&done);
-    let started = spawn(name, move || {
-        let outcome = work();
-        if let Some(done) = take(&waiting) {
-            done(outcome);
-        }
-    });
-    if let Err(error) = started
-        && let Some(done) = take(&done)
-    {
-        let text = format!("no thread ({name}) for model '{model}': {error}; raise the limit on threads");
-        log::error!("{text}");
-        done(Err(Status::unavailable(text)));
     }
 }
 

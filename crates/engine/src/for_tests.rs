@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use nerite_budget::Budgets;
 use nerite_config::HostFacts;
 use nerite_repository::{ControlMode, Store, StoreOptions};
 use nerite_request::Status;
 
-use crate::{Engine, Loader, Options, QueueLimits, Runtimes, Services};
+use crate::{ClientInstances, Engine, Loader, Options, QueueLimits, Runtimes, Services};
 
 impl Engine {
     /// An engine with all models of a repository, without accelerators and with the default settings. A model that does not load is an error.
@@ -35,6 +36,7 @@ impl Loader {
             queues: QueueLimits::default(),
             services: Services::default(),
             threads: 2,
+            client_instances: ClientInstances::at_most(usize::MAX),
         }
     }
 }
@@ -48,6 +50,7 @@ impl Options {
             load_threads: 1,
             load_retries: 0,
             models_bytes_max: None,
+            budgets: Budgets::default(),
         }
     }
 }

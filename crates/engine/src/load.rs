@@ -9,8 +9,9 @@ use nerite_config::{
     HostFacts, ModelConfig, check_file_names, normalise, normalise_groups, validate, validate_groups, validate_tensors,
 };
 use nerite_repository::{Labels, ModelDir, ModelSource, labels_bytes};
-use nerite_request::{PeerCharge, Status};
+use nerite_request::{Peer, PeerCharge, Status};
 
+use crate::client_instances::{ClientInstances, CountedInstances};
 use crate::instances::Maker;
 use crate::limits::ENSEMBLE_INSTANCES_MAX;
 use crate::progress::Progress;
@@ -19,7 +20,7 @@ use crate::run_on::ensemble_us;
 use crate::runtimes::Runtimes;
 use crate::scheduling::QueueLimits;
 use crate::sequences::Sequences;
-use crate::served::{Identity, Parts, Served};
+use crate::served::{Charges, Identity, Parts, Served};
 use crate::services::Services;
 use crate::warmup::Warmup;
 
@@ -42,14 +43,17 @@ pub struct Loader {
     pub services: Services,
     /// The most instances of a model that are made at the same time.
     pub threads: usize,
+    /// Bounds the instances of models whose configurations clients sent.
+    pub client_instances: ClientInstances,
 }
 
 impl Loader {
-    /// Loads one version, all its instances included.
+    /// Loads one version, all its instances included. `sender` is the client that sent its configuration.
     pub(crate) fn load(
         &self,
         source: &ModelSource,
         version: i64,
+        sender: Option<&Peer>,
         models: &Models,
         progress: &Progress,
     ) -> Result<Served, Status> {
@@ -60,7 +64,9 @@ impl Loader {
         let settled = self.settle(&*runtime, &mut context);
         let settled =
             settled.and_then(|settled| Ok((self.services.policies.cores(&settled.config)?.map(Arc::new), settled)));
-        let (cores, Settled { config, preferred }) = settled.inspect_err(|_| runtime.give_up(&context))?;
+        let settled =
+            settled.and_then(|settled| Ok((self.count_instances(source, version, sender, &settled.1)?, settled)));
+        let (counted, (cores, Settled { config, preferred })) = settled.inspect_err(|_| runtime.give_up(&context))?;
         // Threads that all instances share run on the instances' cores, if all instances have the same cores.
         let model = match cores.as_ref().filter(|cores| cores.is_one()) {
             Some(cores) => cores.within(0, || runtime.load(&context))?,
@@ -85,7 +91,7 @@ impl Loader {
             None => None,
         };
         let labels = Arc::new(source.labels(&config)?);
-        let labels_paid = pay_for_labels(source, &labels)?;
+        let charges = Arc::new(Charges { labels: pay_for_labels(source, &labels)?, instances: counted });
         let sequences = Sequences::load(&config, source.directory.path(), source.directory.payer())?;
         let runs_on_us = ensemble_us(&config, models);
         let warmup = Warmup::new(&config, &source.directory, sequences.as_ref(), progress);
@@ -96,7 +102,7 @@ impl Loader {
             version,
             config,
             labels,
-            labels_paid,
+            charges,
             load_ns: now_ns().saturating_sub(start),
             instances,
             specs,
@@ -159,6 +165,19 @@ impl Loader {
             )));
         }
         self.runtimes.strategy(&library, model, context)
+    }
+
+    /// Counts the instances that a client's configuration asks for. The threads of an ensemble are no instances of its configuration.
+    fn count_instances(
+        &self,
+        source: &ModelSource,
+        version: i64,
+        sender: Option<&Peer>,
+        settled: &Settled,
+    ) -> Result<Option<CountedInstances>, Status> {
+        let Some(sender) = sender else { return Ok(None) };
+        let instances = if settled.config.platform == ENSEMBLE { 1 } else { self.specs(&settled.config).len() };
+        self.client_instances.count(sender, (&source.identifier, version), instances, now_ns())
     }
 
     /// The same version, with the instances and the version policy of this configuration. It serves requests meanwhile. After an error nothing has
@@ -237,7 +256,7 @@ struct Settled {
 }
 
 /// Charges the client that sent the configuration for the labels, which the server holds as long as the model is served.
-fn pay_for_labels(source: &ModelSource, labels: &Labels) -> Result<Option<Arc<PeerCharge>>, Status> {
+fn pay_for_labels(source: &ModelSource, labels: &Labels) -> Result<Option<PeerCharge>, Status> {
     let Some(payer) = source.directory.payer() else { return Ok(None) };
     let bytes = labels_bytes(labels);
     let charge = payer.charge(bytes).map_err(|over| {
@@ -246,7 +265,7 @@ fn pay_for_labels(source: &ModelSource, labels: &Labels) -> Result<Option<Arc<Pe
             source.model
         ))
     })?;
-    Ok(Some(Arc::new(charge)))
+    Ok(Some(charge))
 }
 
 /// Refuses a group on GPUs if the runtime does not compute on GPUs.

@@ -13,6 +13,7 @@ use nerite_request::{Code, InputMemory, Peer, PeerCharge, Status};
 use nerite_schedule::Rejection;
 
 use crate::cached::Cached;
+use crate::client_instances::CountedInstances;
 use crate::devices::Devices;
 use crate::instances::{Change, Maker, change};
 use crate::latencies::{FIRST_RESPONSE, FIRST_RESPONSE_MS, Latencies};
@@ -42,8 +43,8 @@ pub struct Served {
     inputs: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
     labels: Arc<Labels>,
-    /// The charge for the labels to the client that sent the configuration.
-    labels_paid: Option<Arc<PeerCharge>>,
+    /// What is charged to the client that sent the configuration.
+    charges: Arc<Charges>,
     stats: Arc<Stats>,
     /// `Some` if the model has a sequence batcher.
     sequences: Option<Arc<Sequences>>,
@@ -101,13 +102,21 @@ impl VersionKey {
     }
 }
 
+/// What is charged to the client that sent a configuration, as long as the model is served with it.
+#[derive(Debug)]
+#[expect(dead_code, reason = "the charges end when they are dropped")]
+pub(crate) struct Charges {
+    pub labels: Option<PeerCharge>,
+    pub instances: Option<CountedInstances>,
+}
+
 /// The parts of a [`Served`].
 pub(crate) struct Parts {
     pub identity: Identity,
     pub version: i64,
     pub config: Arc<ModelConfig>,
     pub labels: Arc<Labels>,
-    pub labels_paid: Option<Arc<PeerCharge>>,
+    pub charges: Arc<Charges>,
     pub load_ns: u64,
     pub instances: Vec<Box<dyn Instance>>,
     pub specs: Vec<InstanceSpec>,
@@ -130,7 +139,7 @@ impl Served {
             version,
             config,
             labels,
-            labels_paid,
+            charges,
             load_ns,
             instances,
             specs,
@@ -177,7 +186,7 @@ impl Served {
             inputs,
             outputs,
             labels,
-            labels_paid,
+            charges,
             stats,
             sequences,
             cached,
@@ -249,7 +258,7 @@ impl Served {
             inputs: self.inputs.clone(),
             outputs: self.outputs.clone(),
             labels: Arc::clone(&self.labels),
-            labels_paid: self.labels_paid.clone(),
+            charges: Arc::clone(&self.charges),
             stats: Arc::clone(&self.stats),
             sequences: self.sequences.clone(),
             cached: self.cached.clone(),

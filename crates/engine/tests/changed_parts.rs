@@ -103,7 +103,7 @@ impl Server {
 
     fn unload(&self, model: &str) {
         let (to, done) = mpsc::channel();
-        self.engine.unload(model, false, move |end| to.send(end).unwrap());
+        self.engine.unload(model, false, &Peer::own(), move |end| to.send(end).unwrap());
         done.recv_timeout(PATIENCE).unwrap().unwrap();
     }
 }

@@ -87,7 +87,7 @@ fn a_model_is_wanted_again_while_it_leaves() {
     load(&engine, "slow", &X).unwrap();
     let answer = infer(&engine, "slow");
     let (unloaded, receiver) = channel();
-    engine.unload("slow", false, move |outcome| unloaded.send(outcome).unwrap());
+    engine.unload("slow", false, &Peer::own(), move |outcome| unloaded.send(outcome).unwrap());
     receiver.recv_timeout(PATIENCE).unwrap().unwrap();
     assert!(up(&engine).is_empty() && answer.try_recv().is_err(), "it has left before it was wanted again");
     load(&engine, "slow", &Y).unwrap();
@@ -204,7 +204,7 @@ fn a_model_that_was_sent_takes_the_room_of_its_own_files_and_stays() {
     // Loaded from its repository, it may leave again.
     load_by_name(&engine, "second", &X).unwrap();
     let (to, unloaded) = channel();
-    engine.unload("new", false, move |outcome| to.send(outcome).unwrap());
+    engine.unload("new", false, &Peer::own(), move |outcome| to.send(outcome).unwrap());
     unloaded.recv_timeout(PATIENCE).unwrap().unwrap();
     wait_until("it is forgotten", || engine.demand_counts().unwrap().bytes == 3);
     load(&engine, "first", &X).unwrap();

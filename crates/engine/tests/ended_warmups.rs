@@ -116,7 +116,7 @@ fn an_unload_ends_the_warmup_of_its_model() {
     let other = server.load("n", None, &Cancel::new());
     assert!(other.recv_timeout(Duration::from_millis(50)).is_err(), "there is one place for loads");
     let (to, from) = mpsc::channel();
-    server.engine.unload("m", false, move |outcome| to.send(outcome).unwrap());
+    server.engine.unload("m", false, &Peer::own(), move |outcome| to.send(outcome).unwrap());
     check_ended(&loaded, "m", "the model is unloaded");
     assert_eq!((from.recv().unwrap(), other.recv().unwrap()), (Ok(()), Ok(())));
 }

@@ -38,7 +38,7 @@ fn upload(engine: &Arc<Engine>, model: &str) {
 
 fn unload(engine: &Arc<Engine>, model: &str) {
     let (sender, receiver) = mpsc::channel();
-    engine.unload(model, false, move |outcome| sender.send(outcome).unwrap());
+    engine.unload(model, false, &Peer::own(), move |outcome| sender.send(outcome).unwrap());
     receiver.recv().unwrap().unwrap();
 }
 

@@ -213,7 +213,10 @@ impl Runtime for Isolated {
         let (launch, pools) = (self.launch(context)?, Arc::clone(self.host.pools()));
         let calls = self.is_compiled.then(|| Calls {
             model: context.model.clone(),
-            models: context.models.clone(),
+            models: match &launch.sandbox {
+                Some(sandbox) => context.models.confined_to(sandbox.loadable_models()),
+                None => context.models.clone(),
+            },
             waits: Arc::clone(&self.waits),
         });
         let memory = Arc::default();

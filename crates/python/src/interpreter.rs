@@ -27,6 +27,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nerite_backend::Models;
 use nerite_request::Status;
 use nerite_sandbox::Sandbox;
 
@@ -121,6 +122,14 @@ impl Interpreter {
     /// Whether its processes run in a sandbox.
     pub(crate) fn is_confined(&self) -> bool {
         self.sandbox.is_some()
+    }
+
+    /// The models for a process of this interpreter. A sandbox restricts which of them it may load and unload.
+    pub(crate) fn models(&self, models: &Models) -> Models {
+        match &self.sandbox {
+            Some(sandbox) => models.confined_to(sandbox.loadable_models()),
+            None => models.clone(),
+        }
     }
 
     /// Whether code that runs in it may start no other process.

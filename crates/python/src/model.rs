@@ -82,7 +82,8 @@ impl Model for PythonModel {
         let command = initialize(context, spec, self.class_dir.as_deref(), false, debug);
         let (supervisor, launch) = (self.supervisor.clone(), self.launch.clone());
         let instance = spec.name.clone();
-        let (models, waiter) = (context.models.clone(), Arc::new(self.waits.instance(&context.model)));
+        let models = self.launch.interpreter.models(&context.models);
+        let waiter = Arc::new(self.waits.instance(&context.model));
         let template = self.template.clone();
         let takes_devices = self.takes_device_memory(spec) != DeviceAccess::Host;
         let launcher = PythonLauncher {

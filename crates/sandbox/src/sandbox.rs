@@ -29,6 +29,8 @@ pub struct Sandbox {
     model: String,
     backend: String,
     policy: Policy,
+    /// The models that its models may load and unload.
+    loadable: Vec<String>,
     temporary: LockedDirectory,
     /// Why its processes have no control group, if the policy asks for one.
     no_group: Option<NoGroup>,
@@ -65,7 +67,15 @@ impl Sandbox {
         policy.write.push(temporary.path().to_owned());
         let path = temporary.path().as_os_str();
         policy.variables.extend(TEMPORARY.map(|name| (OsString::from(name), Some(path.to_owned()))));
-        Ok(Some(Sandbox { model: model.to_owned(), backend: backend.to_owned(), policy, temporary, no_group }))
+        let loadable = settings::loadable_models(settings);
+        Ok(Some(Sandbox {
+            model: model.to_owned(),
+            backend: backend.to_owned(),
+            policy,
+            loadable,
+            temporary,
+            no_group,
+        }))
     }
 
     /// As [`Sandbox::read`], and checks that the kernel can enforce it. Its temporary files are removed at [`end`] at the latest.
@@ -83,6 +93,11 @@ impl Sandbox {
         all.retain(|one| one.strong_count() > 0);
         all.push(Arc::downgrade(&sandbox));
         Ok(Some(sandbox))
+    }
+
+    /// The models that its processes may load and unload.
+    pub fn loadable_models(&self) -> &[String] {
+        &self.loadable
     }
 
     /// Whether the operator or the model asks for a sandbox.

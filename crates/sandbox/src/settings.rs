@@ -15,7 +15,7 @@ use crate::policy::{Named, Policy, Processes};
 pub const SETTING: &str = "sandbox";
 
 /// All settings of a sandbox, as a backend has them.
-pub const KEYS: [&str; 8] = [SETTING, NETWORK, MEMORY, GROUP_MEMORY, PROCESSES, FILE_SIZE, READ, WRITE];
+pub const KEYS: [&str; 9] = [SETTING, NETWORK, MEMORY, GROUP_MEMORY, PROCESSES, FILE_SIZE, READ, WRITE, MODELS];
 
 const NETWORK: &str = "sandbox-network";
 const MEMORY: &str = "sandbox-memory";
@@ -24,6 +24,8 @@ const PROCESSES: &str = "sandbox-processes";
 const FILE_SIZE: &str = "sandbox-file-size";
 const READ: &str = "sandbox-read";
 const WRITE: &str = "sandbox-write";
+/// Only the operator sets this one. No parameter of a model has its meaning.
+const MODELS: &str = "sandbox-models";
 
 /// The placeholder for the model's directory in its parameters.
 const MODEL_DIRECTORY: &str = "$$TRITON_MODEL_DIRECTORY";
@@ -101,6 +103,12 @@ pub fn allowed_places(settings: &BTreeMap<String, String>) -> Vec<AllowedPlace> 
         split(value(key)).into_iter().map(place)
     };
     [(READ, false), (WRITE, true)].into_iter().flat_map(of).collect()
+}
+
+/// The models that the confined models of a backend may load and unload.
+pub(crate) fn loadable_models(settings: &BTreeMap<String, String>) -> Vec<String> {
+    let names = settings.get(MODELS).map_or("", String::as_str).split(',');
+    names.map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 /// The paths of a list with `:` between them.

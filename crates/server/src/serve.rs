@@ -203,10 +203,8 @@ fn make_api(
         http_forward: settings.http.as_ref().and_then(|front| front.forward.clone()),
         grpc_forward: settings.grpc.as_ref().and_then(|front| front.forward.clone()),
         http_input_bytes_max: settings.http_input_bytes_max,
-        allow_model_upload: settings.models.allow_upload,
         strict_readiness: settings.strict_readiness,
         trace: settings.trace.clone(),
-        budgets: settings.budgets,
         counter_latencies: settings.metrics.as_ref().is_some_and(|metrics| metrics.counter_latencies),
     };
     Api::with_pools(Arc::clone(engine), regions, Pools::with_gpu(settings.sessions.limits, gpu), switches, options)

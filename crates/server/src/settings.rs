@@ -109,6 +109,8 @@ pub struct Settings {
     pub notes: Vec<String>,
 }
 
+/// The instances for each core that the configurations of one client may ask for.
+const INSTANCES_PER_CORE: usize = 4;
 /// Triton's variable: with `0`, the instances of a model are made one after the other.
 const PARALLEL_INSTANCES: &str = "TRITON_PARALLEL_INSTANCE_LOADING";
 
@@ -127,6 +129,8 @@ pub struct Models {
     pub bytes_max: Option<u64>,
     /// Whether a load request may bring files.
     pub allow_upload: bool,
+    /// The most instances of the models whose configurations one client sent.
+    pub client_instances_max: usize,
     /// Whether models of different repositories may have the same name.
     pub namespacing: bool,
     /// `configs/<name>.pbtxt`.
@@ -456,6 +460,7 @@ fn models(values: &Values<'_>) -> Result<Models, SettingsError> {
         load: values.all("load-model").map(str::to_owned).collect(),
         bytes_max: values.bytes_if_given("models-max-bytes")?,
         allow_upload,
+        client_instances_max: values.int("client-instances-max", INSTANCES_PER_CORE * cores())?,
         namespacing,
         config_name: values.text("model-config-name").unwrap_or("").to_owned(),
         auto_complete: !values.has("disable-auto-complete-config"),

@@ -287,7 +287,7 @@ def load_model(model_name: str, config: str = "", files: "Optional[dict[str, byt
         segment, at = space(model_channel, total)
     for path, content in contents.items():
         # A file without bytes needs no memory.
-        place = (segment, at) if content else (None, 0)
+        place = (segment, at) if content else (0, 0)
         if content:
             np.frombuffer(model_channel.memory[segment], np.uint8)[at : at + len(content)] = np.frombuffer(content, np.uint8)
             at += -(-len(content) // _ALIGN) * _ALIGN

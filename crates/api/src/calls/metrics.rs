@@ -58,7 +58,7 @@ impl Api {
             demand: self.inner.engine.demand_counts().map(demand),
             sessions: leases.sessions,
             session_socket: *self.inner.session_socket.lock().unwrap_or_else(PoisonError::into_inner),
-            budget: self.inner.budgets.counts(),
+            budget: self.inner.engine.budgets().counts(),
             lease_bytes: vec![("lent", leases.bytes.saturating_sub(leases.idle_bytes)), ("idle", leases.idle_bytes)],
             front_busy: Some(BusyMetrics {
                 stalling_peers: self.turns().stalling_peers() as u64,

@@ -6,14 +6,12 @@ use std::sync::Arc;
 use nerite_config::ModelConfig;
 use nerite_engine::{ReadinessAnswer, Served};
 use nerite_request::Status;
-use nerite_request::limits::{CONFIG_BYTES_MAX, LOAD_BYTES_MAX, LOAD_CONFIG_BYTES_MAX};
 use nerite_request::report::{IndexEntry, ModelReport, ServerReport, StatisticsReport};
 use nerite_request::setting::LoadOptions;
 use tokio::sync::oneshot;
 
 use crate::audit::quoted;
 use crate::calls::infer::CancelOnDrop;
-use crate::control_calls::ControlCall;
 use crate::tensor_reports::{input_reports, output_reports};
 use crate::{Api, version};
 
@@ -40,16 +38,6 @@ fn extensions(shared_memory: bool, gpu: bool) -> impl Iterator<Item = &'static s
         _ => true,
     })
 }
-
-/// Charged for a model that a client's load request describes, beside the configuration and the files.
-const SENT_MODEL_BYTES: usize = 64 << 10;
-/// Bytes that the server keeps for each byte of a configuration: the parsed messages, once as they were sent and once completed.
-const CONFIG_GROWTH: usize = 8;
-/// Charged for a file beside its path: its entries in the model's directory and in the server's tables.
-const FILE_BYTES: usize = 512;
-
-/// What a user can do if the upload of files is refused.
-const UPLOAD_CURE: &str = "put the model into the repository, or start the server with --allow-model-upload=true";
 
 impl Api {
     /// Whether the server is live.
@@ -194,37 +182,25 @@ impl Api {
     pub fn load_bytes_max(&self) -> Result<u64, Status> {
         self.check_running()?;
         self.check_control()?;
-        Ok(if self.inner.options.allow_model_upload { LOAD_BYTES_MAX } else { LOAD_CONFIG_BYTES_MAX })
+        self.inner.engine.load_bytes_max()
     }
 
     /// The refusal of a load of `bytes` bytes, which is more than [`Api::load_bytes_max`].
     pub fn load_too_large(&self, bytes: u64) -> Status {
-        if self.inner.options.allow_model_upload {
-            return Status::invalid(format!(
-                "a load request has at most {LOAD_BYTES_MAX} bytes, got {bytes}; put the model into the repository"
-            ));
-        }
-        Status::unsupported(format!(
-            "a load request without files has at most {LOAD_CONFIG_BYTES_MAX} bytes, got {bytes}; {UPLOAD_CURE}"
-        ))
+        self.inner.engine.load_too_large(bytes)
     }
 
     /// Loads or reloads a model. Resolves when it is ready or has failed.
     pub async fn load(&self, model: &str, options: LoadOptions) -> Result<(), Status> {
         let what = format!("load model {}", quoted(model));
-        let admitted = self.check_load(model, &options).and_then(|()| self.begin_control_call());
-        let (options, call) = match admitted.and_then(|call| Ok((self.charge_load(options)?, call))) {
-            Ok(admitted) => admitted,
-            Err(refused) => {
-                let outcome = Err(refused);
-                self.audit(&outcome, || what);
-                return outcome;
-            }
-        };
+        if let Err(refused) = self.check_load(model, &options) {
+            let outcome = Err(refused);
+            self.audit(&outcome, || what);
+            return outcome;
+        }
         let _waits = CancelOnDrop(options.gone.clone());
         let ((done, outcome), auditor) = (oneshot::channel(), self.auditor());
         self.inner.engine.load(model, options, self.peer(), move |result| {
-            drop(call);
             // The client may have gone meanwhile.
             if let Some(auditor) = auditor {
                 auditor.note(&result, || what);
@@ -234,17 +210,7 @@ impl Api {
         outcome.await.unwrap_or_else(|_| Err(Status::internal(format!("the load of '{model}' was abandoned"))))
     }
 
-    /// Charges the client for what it sends with a load. The contents of files are on disk, and are not charged.
-    fn charge_load(&self, options: LoadOptions) -> Result<LoadOptions, Status> {
-        if options.config.is_none() && options.files.is_empty() {
-            return Ok(options);
-        }
-        let config = options.config.as_ref().map_or(0, String::len) * CONFIG_GROWTH;
-        let files = options.files.iter().map(|(path, _)| FILE_BYTES + path.len()).sum::<usize>();
-        let charge = Some(Arc::new(self.charge_retained(SENT_MODEL_BYTES + config + files)?));
-        Ok(LoadOptions { charge, ..options })
-    }
-
+    /// Whether the client's token allows this load. The engine checks what holds for all who load models.
     fn check_load(&self, model: &str, options: &LoadOptions) -> Result<(), Status> {
         self.load_bytes_max()?;
         self.check_model(model)?;
@@ -252,47 +218,25 @@ impl Api {
             // Such a model can send requests to any other: an ensemble by its configuration, a Python model by its code.
             self.check_no_model_list(&format!("the load of model '{model}' brings files or a configuration"))?;
         }
-        if !options.files.is_empty() && !self.inner.options.allow_model_upload {
-            let count = options.files.len();
-            return Err(Status::unsupported(format!(
-                "the load of model '{model}' brings {count} files, and this server takes none from clients; {UPLOAD_CURE}"
-            )));
-        }
-        let config_bytes = options.config.as_ref().map_or(0, String::len);
-        if config_bytes > CONFIG_BYTES_MAX {
-            return Err(Status::invalid(format!(
-                "the configuration sent with the load of model '{model}' has {config_bytes} bytes, at most {CONFIG_BYTES_MAX} are \
-                 taken; put a longer one into the repository"
-            )));
-        }
         Ok(())
     }
 
     /// Unloads a model. New requests are refused. With `dependents`, also unloads the models that only this model needed.
     pub async fn unload(&self, model: &str, dependents: bool) -> Result<(), Status> {
         let what = format!("unload model {}{}", quoted(model), if dependents { " and its dependents" } else { "" });
-        let call = match self.check_unload(model, dependents).and_then(|()| self.begin_control_call()) {
-            Ok(call) => call,
-            Err(refused) => {
-                let outcome = Err(refused);
-                self.audit(&outcome, || what);
-                return outcome;
-            }
-        };
+        if let Err(refused) = self.check_unload(model, dependents) {
+            let outcome = Err(refused);
+            self.audit(&outcome, || what);
+            return outcome;
+        }
         let ((done, outcome), auditor) = (oneshot::channel(), self.auditor());
-        self.inner.engine.unload(model, dependents, move |result| {
-            drop(call);
+        self.inner.engine.unload(model, dependents, self.peer(), move |result| {
             if let Some(auditor) = auditor {
                 auditor.note(&result, || what);
             }
             drop(done.send(result));
         });
         outcome.await.unwrap_or_else(|_| Err(Status::internal(format!("the unload of '{model}' was abandoned"))))
-    }
-
-    /// Counts a load or an unload until it has ended.
-    fn begin_control_call(&self) -> Result<ControlCall, Status> {
-        self.inner.control_calls.begin(self.peer())
     }
 
     fn check_unload(&self, model: &str, dependents: bool) -> Result<(), Status> {

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use nerite_backend::{ClassLabels, Infer, ModelsDone, ReadinessDone};
+use nerite_backend::{ClassLabels, Infer, ModelsDone, ReadinessDone, RequestingModel};
 use nerite_config::ModelConfig;
 use nerite_request::setting::LoadOptions;
-use nerite_request::{InputMemory, Peer, Request, Status};
+use nerite_request::{InputMemory, Request, Status};
 
 use super::Engine;
 use crate::admission::Admission;
 use crate::limits::ADMISSIONS_MAX;
+use crate::load_admission::Requester;
 use crate::served::Served;
 
 impl Infer for Engine {
@@ -46,16 +47,16 @@ impl Infer for Engine {
         }
     }
 
-    fn load(&self, model: &str, options: LoadOptions, waiter: Option<&str>, done: ModelsDone) {
+    fn load(&self, model: &str, options: LoadOptions, requester: &RequestingModel<'_>, done: ModelsDone) {
         match self.this.upgrade() {
-            Some(engine) => engine.load_awaited(model, options, &Peer::Unknown, waiter, done),
+            Some(engine) => engine.load_for_requester(model, options, Requester::Model(requester), done),
             None => done(Err(Status::unavailable("the server stops"))),
         }
     }
 
-    fn unload(&self, model: &str, dependents: bool, waiter: Option<&str>, done: ModelsDone) {
+    fn unload(&self, model: &str, dependents: bool, requester: &RequestingModel<'_>, done: ModelsDone) {
         match self.this.upgrade() {
-            Some(engine) => engine.unload_awaited(model, dependents, waiter, done),
+            Some(engine) => engine.unload_for_requester(model, dependents, Requester::Model(requester), done),
             None => done(Err(Status::unavailable("the server stops"))),
         }
     }

@@ -82,7 +82,9 @@ impl Setup {
     pub fn try_start(self) -> (Arc<Engine>, Vec<String>, TempDir) {
         let Setup { runtimes, services, options, namespacing, repository } = self;
         let repositories = vec![repository.path().to_owned()];
-        let store = Store::open(StoreOptions { repositories, namespacing, ..StoreOptions::default() }).unwrap();
+        let store =
+            Store::open(StoreOptions { repositories, namespacing, allow_upload: true, ..StoreOptions::default() })
+                .unwrap();
         let loader = Loader { cores: 1, services, ..Loader::for_tests(runtimes) };
         let engine = Engine::new(store, loader, options);
         let failed = engine.start().unwrap();

@@ -4,7 +4,7 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, PoisonError};
 use std::thread;
 
-use nerite_backend::{Infer, ModelsDone};
+use nerite_backend::{Infer, ModelsDone, RequestingModel};
 use nerite_config::{ModelConfig, from_json};
 use nerite_locks::Mutex;
 use nerite_memory::{Buffer, Reason, Slot};
@@ -247,11 +247,11 @@ impl Infer for ServerModels {
         Ok(Arc::new(config.map_err(|error| Status::internal(error.to_string()))?))
     }
 
-    fn load(&self, model: &str, options: LoadOptions, _: Option<&str>, done: ModelsDone) {
+    fn load(&self, model: &str, options: LoadOptions, _: &RequestingModel<'_>, done: ModelsDone) {
         done(self.0.load(model, &options));
     }
 
-    fn unload(&self, model: &str, dependents: bool, _: Option<&str>, done: ModelsDone) {
+    fn unload(&self, model: &str, dependents: bool, _: &RequestingModel<'_>, done: ModelsDone) {
         done(ModelCalls::done(self.0.calls.send(|call| UnloadCall { call, model, dependents }.to_string())));
     }
 }

@@ -1,66 +1,33 @@
 //! What may a configuration that a client sends with a load not change?
 //!
-//! The author of a model's own configuration is trusted, and the client is not: it may add a protection, but not take one away.
+//! The author of a model's own configuration is trusted, and the client is not: it may add a protection, but not take one away. Two tables decide it: one
+//! of the fields that are texts, and one of the parameters that the server reads. Counts of instances, batching, queues and the version policy are the
+//! client's choice, as in Triton.
 
-use nerite_config::ModelConfig;
+mod tables;
 
-/// The parameter that names the environment of a Python model.
-const ENVIRONMENT: &str = "EXECUTION_ENV_PATH";
-/// The parameter that names the library of a batching strategy.
-const BATCH_STRATEGY: &str = "TRITON_BATCH_STRATEGY_PATH";
-/// The parameter by which a model's runs may be on threads that serve connections.
-const COST_BOUND: &str = "nerite.cost_bound";
-/// The parameter that replaces the operator's limit for runs of a Python model.
-const EXECUTE_TIMEOUT: &str = "EXECUTE_TIMEOUT_SECONDS";
-/// The parameters that set how many threads one run of an ONNX model uses.
-const THREADS: [&str; 2] = ["intra_op_thread_count", "inter_op_thread_count"];
-/// The parameter that lets these threads use a core while they wait.
-const SPINNING: &str = "session.intra_op.allow_spinning";
+use nerite_config::{ModelConfig, texts_at};
+
+use tables::{FIELDS, Field, PARAMETERS, Parameter};
+
 /// The parameter that replaces the operator's choice of processes for a model's instances.
 const ISOLATED: &str = "isolated";
 /// The values of [`ISOLATED`] that request such processes.
 const TRUE: [&str; 4] = ["true", "1", "yes", "on"];
 /// The parameter that requests a sandbox.
 const SANDBOX: &str = "SANDBOX";
-/// All parameters of a sandbox.
-const SANDBOX_KEYS: [&str; 8] = [
-    SANDBOX,
-    "SANDBOX_NETWORK",
-    "SANDBOX_MEMORY",
-    "SANDBOX_GROUP_MEMORY",
-    "SANDBOX_PROCESSES",
-    "SANDBOX_FILE_SIZE",
-    "SANDBOX_READ",
-    "SANDBOX_WRITE",
-];
 
-/// Refuses a sent configuration that would run other code than the model's own one, or with less protection.
+/// Refuses a sent configuration that would run other code than the model's own one, or with less protection. Both are complete but for the tensors. `own` is
+/// `None` if the model has no configuration of its own that could be read.
 pub(super) fn check(
     sent: &ModelConfig,
     own: Option<&ModelConfig>,
     model: &str,
     allows_upload: bool,
 ) -> Result<(), String> {
-    let change = Change { sent, own, model };
-    if !allows_upload {
-        let cure = "an environment runs as code: set it there, or start the server with --allow-model-upload=true";
-        change.refuse_new(ENVIRONMENT, cure)?;
-    }
-    change.refuse_new(BATCH_STRATEGY, "a batching library runs in the server's process: set it there")?;
-    change.refuse_new(COST_BOUND, "such runs may delay all clients: set it there")?;
-    change.refuse_new(SPINNING, "threads that wait would use the cores of all clients: set it there")?;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    THREADS.into_iter().try_for_each(|key| change.check_threads(key, cores))?;
-    change.check_libraries()?;
-    change.check_same(EXECUTE_TIMEOUT, "it bounds how long a run that hangs keeps others waiting")?;
-    change.check_isolation()?;
-    // The operator's setting may request a sandbox that the author's other parameters tighten.
-    let has_sandbox = change.own(SANDBOX).is_some_and(|own| !["", "off"].contains(&own.trim()));
-    let confines = |key: &&str| has_sandbox || (*key != SANDBOX && change.own(key).is_some());
-    SANDBOX_KEYS
-        .into_iter()
-        .filter(confines)
-        .try_for_each(|key| change.check_same(key, "it confines the model's process"))
+    let change = Change { sent, own, model, allows_upload };
+    FIELDS.iter().try_for_each(|(path, kind)| change.check_field(path, *kind))?;
+    PARAMETERS.iter().try_for_each(|(key, kind)| change.check_parameter(key, *kind))
 }
 
 /// The change from the model's own configuration to the one that was sent.
@@ -68,9 +35,48 @@ struct Change<'a> {
     sent: &'a ModelConfig,
     own: Option<&'a ModelConfig>,
     model: &'a str,
+    allows_upload: bool,
 }
 
 impl Change<'_> {
+    fn check_field(&self, path: &str, kind: Field) -> Result<(), String> {
+        let cure = match kind {
+            Field::Name | Field::Data => return Ok(()),
+            // Who may send files may run code of its own. Without a configuration of its own, the model says nothing that a client could change.
+            Field::Code if self.allows_upload || self.own.is_none() => return Ok(()),
+            Field::Script if self.allows_upload || self.own.is_none() || self.sent.backend_name() != "python" => {
+                return Ok(());
+            }
+            Field::Code | Field::Script => {
+                "it chooses the code that runs: set it there, or start the server with --allow-model-upload=true"
+            }
+            Field::Library => "a library runs in the server's process: name it there",
+        };
+        let own = self.own.map(|own| texts_at(own, path)).unwrap_or_default();
+        let new = texts_at(self.sent, path).into_iter().find(|text| !own.contains(text));
+        new.map_or(Ok(()), |text| Err(self.refusal(path, Some(&text), own.first().map(String::as_str), cure)))
+    }
+
+    fn check_parameter(&self, key: &str, kind: Parameter) -> Result<(), String> {
+        match kind {
+            Parameter::Free => Ok(()),
+            Parameter::Environment if self.allows_upload => Ok(()),
+            Parameter::Environment => {
+                let cure =
+                    "an environment runs as code: set it there, or start the server with --allow-model-upload=true";
+                self.refuse_new(key, cure)
+            }
+            Parameter::Authors(why) => self.refuse_new(key, &format!("{why}: set it there")),
+            Parameter::Fixed(why) => self.check_same(key, why),
+            Parameter::Threads => {
+                let cores = std::thread::available_parallelism().map_or(1, usize::from);
+                self.check_threads(key, cores)
+            }
+            Parameter::Isolation => self.check_isolation(),
+            Parameter::Sandbox => self.check_sandbox(key),
+        }
+    }
+
     fn own(&self, key: &str) -> Option<&str> {
         self.own.and_then(|own| own.parameter(key))
     }
@@ -78,7 +84,7 @@ impl Change<'_> {
     /// Refuses a value that the model's own configuration does not have.
     fn refuse_new(&self, key: &str, cure: &str) -> Result<(), String> {
         let new = self.sent.parameter(key).filter(|value| self.own(key) != Some(value));
-        new.map_or(Ok(()), |value| Err(self.refusal(key, Some(value), cure)))
+        new.map_or(Ok(()), |value| Err(self.refusal(key, Some(value), self.own(key), cure)))
     }
 
     /// Refuses more threads for each run than there are cores. They would keep the threads of other clients from the cores.
@@ -91,17 +97,10 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Refuses libraries of operators that the model's own configuration does not name.
-    fn check_libraries(&self) -> Result<(), String> {
-        let new = libraries(self.sent).iter().find(|path| !self.own.is_some_and(|own| libraries(own).contains(path)));
-        let cure = "a library of operators runs in the server's process: name it there";
-        new.map_or(Ok(()), |path| Err(self.refusal("op_library_filename", Some(path), cure)))
-    }
-
     /// Refuses any change of this parameter.
     fn check_same(&self, key: &str, why: &str) -> Result<(), String> {
-        let sent = self.sent.parameter(key);
-        if sent == self.own(key) { Ok(()) } else { Err(self.refusal(key, sent, &format!("{why}: leave it as it is"))) }
+        let (sent, own) = (self.sent.parameter(key), self.own(key));
+        if sent == own { Ok(()) } else { Err(self.refusal(key, sent, own, &format!("{why}: leave it as it is"))) }
     }
 
     /// Refuses to run a model in the server's process where its own configuration does not say so.
@@ -114,22 +113,25 @@ impl Change<'_> {
             None => !own.is_some_and(isolates),
         };
         let cure = "a crash of the model would end the server: set it to 'true', or leave it as it is";
-        if is_allowed { Ok(()) } else { Err(self.refusal(ISOLATED, sent, cure)) }
+        if is_allowed { Ok(()) } else { Err(self.refusal(ISOLATED, sent, own, cure)) }
     }
 
-    fn refusal(&self, key: &str, sent: Option<&str>, cure: &str) -> String {
+    /// Refuses to change a sandbox. A client may add one to a model that has none.
+    fn check_sandbox(&self, key: &str) -> Result<(), String> {
+        let has_sandbox = self.own(SANDBOX).is_some_and(|own| !["", "off"].contains(&own.trim()));
+        // The operator's setting may request a sandbox that the author's other parameters tighten.
+        let confines = has_sandbox || (key != SANDBOX && self.own(key).is_some());
+        if confines { self.check_same(key, "it confines the model's process") } else { Ok(()) }
+    }
+
+    fn refusal(&self, key: &str, sent: Option<&str>, own: Option<&str>, cure: &str) -> String {
         let does = sent.map_or_else(|| format!("does not set {key}"), |value| format!("sets {key} to '{value}'"));
-        let own = match (sent, self.own(key)) {
+        let own = match (sent, own) {
             (Some(_), None) => "the model's own configuration does not".to_owned(),
             (_, own) => format!("the model's own configuration sets to '{}'", own.unwrap_or_default()),
         };
         format!("the configuration that a load of model '{}' brings {does}, which {own}; {cure}", self.model)
     }
-}
-
-/// The libraries of operators that a configuration names.
-fn libraries(config: &ModelConfig) -> &[String] {
-    config.model_operations.as_ref().map_or(&[], |operations| &operations.op_library_filename)
 }
 
 #[cfg(test)]
@@ -202,26 +204,30 @@ mod tests {
 
     #[test]
     fn a_client_does_not_say_how_long_runs_take() {
-        check_change(None, &[(COST_BOUND, "input_sizes")], Some("such runs may delay all clients"));
-        check_change(Some(&[(COST_BOUND, "input_sizes")]), &[(COST_BOUND, "input_sizes")], None);
-        check_change(Some(&[(COST_BOUND, "input_sizes")]), &[], None);
-        check_change(None, &[(EXECUTE_TIMEOUT, "0")], Some("sets EXECUTE_TIMEOUT_SECONDS to '0'"));
-        check_change(Some(&[(EXECUTE_TIMEOUT, "5")]), &[], Some("does not set EXECUTE_TIMEOUT_SECONDS"));
-        check_change(Some(&[(EXECUTE_TIMEOUT, "5")]), &[(EXECUTE_TIMEOUT, "5")], None);
+        check_change(None, &[("nerite.cost_bound", "input_sizes")], Some("such runs may delay all clients"));
+        check_change(Some(&[("nerite.cost_bound", "input_sizes")]), &[("nerite.cost_bound", "input_sizes")], None);
+        check_change(Some(&[("nerite.cost_bound", "input_sizes")]), &[], None);
+        check_change(None, &[("EXECUTE_TIMEOUT_SECONDS", "0")], Some("sets EXECUTE_TIMEOUT_SECONDS to '0'"));
+        check_change(Some(&[("EXECUTE_TIMEOUT_SECONDS", "5")]), &[], Some("does not set EXECUTE_TIMEOUT_SECONDS"));
+        check_change(Some(&[("EXECUTE_TIMEOUT_SECONDS", "5")]), &[("EXECUTE_TIMEOUT_SECONDS", "5")], None);
     }
 
     #[test]
     fn a_client_brings_no_library_and_no_more_threads_than_cores() {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let (some, many) = (cores.to_string(), (cores + 1).to_string());
-        for key in THREADS {
+        for key in ["intra_op_thread_count", "inter_op_thread_count"] {
             check_change(None, &[(key, &some)], None);
             check_change(None, &[(key, &many)], Some("a client may set at most"));
             check_change(Some(&[(key, &many)]), &[(key, &many)], None);
             check_change(Some(&[(key, &many)]), &[(key, "4096")], Some("a client may set at most"));
         }
-        check_change(None, &[(SPINNING, "1")], Some("use the cores of all clients"));
-        check_change(Some(&[(SPINNING, "1")]), &[(SPINNING, "1")], None);
+        check_change(None, &[("session.intra_op.allow_spinning", "1")], Some("use the cores of all clients"));
+        check_change(
+            Some(&[("session.intra_op.allow_spinning", "1")]),
+            &[("session.intra_op.allow_spinning", "1")],
+            None,
+        );
         let with = |paths: &[&str]| {
             let mut made = config(&[]);
             made.model_operations.get_or_insert_default().op_library_filename =
@@ -231,7 +237,40 @@ mod tests {
         assert_eq!(check(&with(&["a.so"]), Some(&with(&["a.so", "b.so"])), "m", true), Ok(()));
         for own in [None, Some(&with(&["a.so"]))] {
             let text = check(&with(&["a.so", "b.so"]), own, "m", true).unwrap_err();
-            assert!(text.contains("sets op_library_filename to"), "{text}");
+            assert!(text.contains("sets model_operations.op_library_filename to"), "{text}");
         }
+    }
+
+    /// Whether a client that may not send files may send this configuration for a model with that one of its own.
+    #[track_caller]
+    fn check_code(own: Option<&str>, sent: &str, expected: Option<&str>) {
+        let parse = |text: &str| nerite_config::parse_text("c", text.as_bytes()).unwrap();
+        let (sent, own) = (parse(sent), own.map(parse));
+        let refused = check(&sent, own.as_ref(), "m", false).err();
+        assert!(refused.as_deref().unwrap_or_default().contains(expected.unwrap_or_default()), "{refused:?}");
+        assert_eq!((refused.is_some(), check(&sent, own.as_ref(), "m", true)), (expected.is_some(), Ok(())));
+    }
+
+    #[test]
+    fn a_client_chooses_no_code_where_it_may_send_none() {
+        let python = "backend: 'python' default_model_filename: 'model.py'";
+        check_code(Some(python), python, None);
+        check_code(
+            Some(python),
+            "backend: 'other'",
+            Some("sets backend to 'other', which the model's own configuration sets to 'python'; it chooses"),
+        );
+        let helper = "backend: 'python' default_model_filename: 'helper.py'";
+        check_code(Some(python), helper, Some("sets default_model_filename to 'helper.py', which"));
+        check_code(
+            Some("backend: 'python'"),
+            "backend: 'python' cc_model_filenames { key: 'k' value: 'v' }",
+            Some("sets cc_model_filenames"),
+        );
+        check_code(Some("backend: 'b'"), "backend: 'b' runtime: 'libtriton_c.so'", Some("sets runtime to"));
+        check_code(Some("backend: 'b' runtime: 'libtriton_c.so'"), "backend: 'b'", None);
+        check_code(None, "backend: 'python' default_model_filename: 'a.py'", None);
+        check_code(Some("backend: 'onnxruntime'"), "backend: 'onnxruntime' default_model_filename: 'other.onnx'", None);
+        check_code(Some(python), "platform: 'ensemble'", None);
     }
 }

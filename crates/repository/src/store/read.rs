@@ -58,16 +58,19 @@ fn source(
     let (fingerprint, file_states) = Fingerprint::of(path).map_err(unread)?;
     let folders = versions::scan(path).map_err(unread)?;
     let written = written_config(options, path, json)?;
-    if let (Some(sent), Some(_)) = (&written, json) {
-        let own = written_config(options, path, None).ok().flatten().filter(|_| !directory.is_made());
-        protections::check(sent, own.as_ref(), model, options.allow_upload)?;
-    }
     let config_given = written.is_some();
     let mut written = written.unwrap_or_default();
     if is_named {
         model.clone_into(&mut written.name);
     }
     let config = settle(options, model, path, &folders, written)?;
+    if json.is_some() {
+        let own = || {
+            settle(options, model, path, &folders, written_config(options, path, None).ok()?.unwrap_or_default()).ok()
+        };
+        let own = if directory.is_made() { None } else { own() };
+        protections::check(&config, own.as_ref(), model, options.allow_upload)?;
+    }
     let fingerprint = fingerprint.with_config(&config);
     let policy = VersionPolicy::of(&config);
     let versions = policy.select(&folders.versions);

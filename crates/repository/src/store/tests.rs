@@ -457,35 +457,6 @@ fn links_count_as_what_they_lead_to_and_a_ring_of_them_is_refused() {
 }
 
 #[test]
-fn a_sent_configuration_names_no_batching_library() {
-    let sent = |path: &str| {
-        with_config(&format!(
-            r#"{{"backend":"identity","parameters":{{"TRITON_BATCH_STRATEGY_PATH":{{"string_value":"{path}"}}}}}}"#
-        ))
-    };
-    let own =
-        "backend: \"identity\" parameters { key: \"TRITON_BATCH_STRATEGY_PATH\" value { string_value: \"/own\" } }";
-    let disk = Disk::with(&[("r/m/config.pbtxt", own), ("r/m/1/", "")]);
-    for allow_upload in [false, true] {
-        let store = disk.store_with(&["r"], |options| options.allow_upload = allow_upload);
-        store.read("m", &sent("/own")).unwrap();
-        let line = store.read("m", &sent("/other")).unwrap_err().to_string();
-        assert!(
-            line.contains(
-                "sets TRITON_BATCH_STRATEGY_PATH to '/other', which the model's own configuration sets to '/own'"
-            ),
-            "{line}"
-        );
-        // A configuration file that a client sends does not count as the model's own configuration.
-        let content: std::sync::Arc<dyn nerite_request::setting::FileContent> =
-            std::sync::Arc::new(own.as_bytes().to_vec());
-        let files = LoadOptions { files: vec![("config.pbtxt".to_owned(), content)], ..sent("/own") };
-        let line = store.read("m", &files).unwrap_err().to_string();
-        assert!(line.contains("sets TRITON_BATCH_STRATEGY_PATH to '/own', which the model's own"), "{line}");
-    }
-}
-
-#[test]
 fn a_sent_configuration_names_no_environment_unless_files_may_be_sent() {
     let sent = |path: &str| {
         with_config(&format!(

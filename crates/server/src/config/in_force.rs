@@ -158,6 +158,7 @@ fn models(models: &Models, name: &str) -> Option<InForce> {
         "load-model" => List(models.load.clone()),
         "models-max-bytes" => number(models.bytes_max, "there is no limit"),
         "allow-model-upload" => one(models.allow_upload),
+        "client-instances-max" => one(models.client_instances_max),
         "model-config-name" => text(&models.config_name, "config.pbtxt is read"),
         "model-load-thread-count" => one(models.load_threads),
         "model-load-retry-count" => one(models.load_retries),

@@ -119,6 +119,7 @@ flags! {
         "load-model" TEXT, Yes, "Model to load at start in control mode 'explicit' or 'demand'; '*' for all. In mode 'demand' it stays. May be given several times.";
         "models-max-bytes" BYTES, Yes, "Control mode 'demand': the most bytes that the loaded models may have: those of their files, or of their memory once more was measured. The least recently used leaves when another needs its room. Default is no limit.";
         "allow-model-upload" BOOL, Yes, "Whether a load request may bring a model's files; a Python model that is sent runs as code. Default is true in control mode 'explicit', else false.";
+        "client-instances-max" INT, Yes, "The most instances of the models whose configurations one client sent with their loads. Root and the server's own user may load more. Default is 4 for each core.";
         "model-config-name" TEXT, Yes, "Read configs/<name>.pbtxt in place of config.pbtxt where there is one.";
         "model-load-thread-count" INT, Yes, "Models loading at the same time, and instances of one model. Default is 4. While one client has all places for loads, there is one more for others.";
         "model-load-retry-count" INT, Yes, "How often a load that failed is tried again. Default is 0.";

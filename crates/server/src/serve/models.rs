@@ -4,9 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nerite_backend::identity::Identity;
+use nerite_budget::Budgets;
 use nerite_cabi::{CompiledBackend, LateReports};
 use nerite_cache::ResponseCache;
-use nerite_engine::{Engine, FileChanges, Loader, RateLimits, Runtimes, Services};
+use nerite_engine::{ClientInstances, Engine, FileChanges, Loader, RateLimits, Runtimes, Services};
 use nerite_ensemble::Ensemble;
 use nerite_isolated::Isolated;
 use nerite_python::{BACKEND_CLASS, Python, PythonBackend, python_backends_in};
@@ -51,6 +52,7 @@ pub fn start(
         queues: models.queues,
         services: services(settings, gpu.ok()),
         threads: models.instance_threads,
+        client_instances: ClientInstances::at_most(models.client_instances_max),
     };
     let options = nerite_engine::Options {
         control: models.control,
@@ -58,6 +60,7 @@ pub fn start(
         load_threads: models.load_threads,
         load_retries: models.load_retries,
         models_bytes_max: models.bytes_max,
+        budgets: Budgets::new(settings.budgets),
     };
     let engine = Engine::new(store, loader, options);
     match engine.start() {

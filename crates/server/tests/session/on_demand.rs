@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use nerite_budget::Limits;
 use nerite_budget::limits::STALL_MS;
+use nerite_budget::{Budgets, Limits};
 use nerite_client::{DataType, Lease, Parameter, Request, Session, Tensor};
 use nerite_listen::BodyReadLimit;
 use nerite_wire::proto::messages as proto;
@@ -119,8 +119,8 @@ async fn a_client_that_goes_waits_for_no_model() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_goes_waits_for_no_model_also_while_the_budgets_are_used_up() {
     const BUDGET: usize = 100 << 20;
-    let budgets = Limits::new(0, Some(BUDGET as u64), Some(BUDGET as u64), None);
-    let server = TestServer::on_demand_with(nerite_api::Options { budgets, ..Default::default() });
+    let budgets = Budgets::new(Limits::new(0, Some(BUDGET as u64), Some(BUDGET as u64), None));
+    let server = TestServer::on_demand_with(budgets);
     let raw = Raw::welcomed(&server.socket);
     raw.call(2, Call::Infer(infer("late")));
     TestServer::until("the wait", || count(&server) == 1);

@@ -11,6 +11,7 @@ use nerite_backend::identity::Identity;
 use nerite_backend::{
     Batch, Compute, InOrder, Instance, InstanceSpec, Job, LoadContext, Model, Responder, Runtime, Times,
 };
+use nerite_budget::Budgets;
 use nerite_client::{ClientOptions, DataType, grpc, http};
 use nerite_engine::{Engine, Loader, Runtimes};
 use nerite_listen::{ConnectionLimits, ConnectionRules, Endpoint, Peers, TimeLimits, bind};
@@ -73,13 +74,13 @@ impl TestServer {
     }
 
     pub fn with(limits: LeaseLimits, options: nerite_api::Options) -> TestServer {
-        TestServer::started(limits, options, ControlMode::None, Arc::new(nerite_onnx::Embedded))
+        TestServer::started(limits, options, (ControlMode::None, Budgets::default()), Arc::new(nerite_onnx::Embedded))
     }
 
     /// As [`TestServer::new`], with another engine for ONNX models.
     pub fn with_engine(onnx: Arc<dyn Runtime>) -> TestServer {
         let limits = LeaseLimits { bytes_max: 64 << 20, session_bytes_max: 16 << 20 };
-        TestServer::started(limits, nerite_api::Options::default(), ControlMode::None, onnx)
+        TestServer::started(limits, nerite_api::Options::default(), (ControlMode::None, Budgets::default()), onnx)
     }
 
     /// As [`TestServer::new`], with models that can be loaded and unloaded.
@@ -90,24 +91,30 @@ impl TestServer {
     /// As [`TestServer::explicit`], with options. Only `echo` is loaded.
     pub fn explicit_with(options: nerite_api::Options) -> TestServer {
         let limits = LeaseLimits { bytes_max: 64 << 20, session_bytes_max: 16 << 20 };
-        TestServer::started(limits, options, ControlMode::Explicit, Arc::new(nerite_onnx::Embedded))
+        TestServer::started(
+            limits,
+            options,
+            (ControlMode::Explicit, Budgets::default()),
+            Arc::new(nerite_onnx::Embedded),
+        )
     }
 
     /// As [`TestServer::new`], with models that requests load, and one more, `late`, which is loaded once a test says so.
     pub fn on_demand() -> TestServer {
-        TestServer::on_demand_with(nerite_api::Options::default())
+        TestServer::on_demand_with(Budgets::default())
     }
 
-    /// As [`TestServer::on_demand`], with options.
-    pub fn on_demand_with(options: nerite_api::Options) -> TestServer {
+    /// As [`TestServer::on_demand`], with budgets.
+    pub fn on_demand_with(budgets: Budgets) -> TestServer {
         let limits = LeaseLimits { bytes_max: 64 << 20, session_bytes_max: 16 << 20 };
-        TestServer::started(limits, options, ControlMode::Demand, Arc::new(nerite_onnx::Embedded))
+        let models = (ControlMode::Demand, budgets);
+        TestServer::started(limits, nerite_api::Options::default(), models, Arc::new(nerite_onnx::Embedded))
     }
 
     fn started(
         limits: LeaseLimits,
         options: nerite_api::Options,
-        control: ControlMode,
+        (control, budgets): (ControlMode, Budgets),
         onnx: Arc<dyn Runtime>,
     ) -> TestServer {
         let models = tempfile::tempdir().unwrap();
@@ -146,7 +153,7 @@ impl TestServer {
         let regions = Registries::new(true, None);
         let options = nerite_api::Options { id: "server".into(), http_input_bytes_max: 1 << 20, ..options };
         let api = Api::with_pools(
-            engine(&models, runtimes, control),
+            engine(&models, runtimes, control, budgets),
             regions,
             Arc::clone(&pools),
             LogSwitches::silent(),
@@ -198,11 +205,11 @@ impl TestServer {
     }
 }
 
-fn engine(models: &TempDir, runtimes: Runtimes, control: ControlMode) -> Arc<Engine> {
+fn engine(models: &TempDir, runtimes: Runtimes, control: ControlMode, budgets: Budgets) -> Arc<Engine> {
     let repositories = vec![models.path().to_owned()];
     let store = Store::open(StoreOptions { repositories, ..StoreOptions::default() }).unwrap();
     let load_models = if control == ControlMode::Explicit { vec!["echo".to_owned()] } else { Vec::new() };
-    let options = nerite_engine::Options { control, load_models, ..nerite_engine::Options::for_tests() };
+    let options = nerite_engine::Options { control, load_models, budgets, ..nerite_engine::Options::for_tests() };
     let engine = Engine::new(store, Loader::for_tests(runtimes), options);
     assert_eq!(engine.start().unwrap(), Vec::<String>::new());
     engine
