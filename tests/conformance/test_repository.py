@@ -237,6 +237,15 @@ def test_a_file_without_a_config(explicit_client):
         explicit_client.load("bare", {"file:1/model.onnx": b"x"})
 
 
+@differs("2.51 opens whatever library a client names", run=False)
+def test_a_model_with_a_batching_strategy_in_a_library_is_refused(explicit_client):
+    config = explicit_client_config(explicit_client, "simple")
+    config["parameters"] = {"TRITON_BATCH_STRATEGY_PATH": {"string_value": "/tmp/strategy.so"}}
+    text = "batching strategies in libraries are not supported; remove the parameter 'TRITON_BATCH_STRATEGY_PATH' of model 'simple'"
+    with refuses("INTERNAL", f"failed to load 'simple', failed to poll from model repository: {text}"):
+        explicit_client.load("simple", {"config": json.dumps(config)})
+
+
 HTTP_LOAD_FAULTS = [
     ("load", '{"parameters":{"other":"x"}}', "INTERNAL", "unexpected error on creating Triton parameter"),
     ("load", '{"parameters":{"config":1}}', "INTERNAL", ""),

@@ -12,7 +12,6 @@ use nerite_request::{
 use nerite_tensor::{DataType, Name, Shape, Tensor};
 
 use crate::job_body::JobParts;
-use crate::job_parameters::JobParameters;
 use crate::reschedule::{Own, Rest};
 use crate::responder::{Again, Ended, Kept, Parts, check_memory};
 use crate::staged_tensors::{StagedTensors, StagingPlan};
@@ -50,7 +49,6 @@ impl Job {
         if let Some(trace) = &trace {
             traced::begin(trace, &in_flight, &id, arrived, &inputs);
         }
-        let parameters = JobParameters::Own(parameters);
         let mut job = Job::of(inputs, Rest { parameters, sequence, priority, timeout_us, client, own });
         job.0.responder.begin_request(Parts { id, rows, arrived, cancel, wanted, reply, in_flight, trace });
         job
@@ -202,16 +200,6 @@ impl Job {
     /// Parameters that the client gave for the model.
     pub fn parameters(&self) -> &Parameters {
         &self.0.parameters
-    }
-
-    /// Prepares the parameters for a [`WaitingRequest`](crate::WaitingRequest), which then shares them.
-    pub fn share_parameters(&mut self) {
-        self.0.parameters.share();
-    }
-
-    /// The parameters, to be shared with a [`WaitingRequest`](crate::WaitingRequest).
-    pub(crate) fn shared_parameters(&self) -> Arc<Parameters> {
-        self.0.parameters.shared()
     }
 
     /// The sequence that the request belongs to.

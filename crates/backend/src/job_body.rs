@@ -7,10 +7,9 @@ use std::cell::RefCell;
 use std::thread::LocalKey;
 
 use nerite_memory::Buffer;
-use nerite_request::{Client, FreeList, Inputs, Recycle, Sequence};
+use nerite_request::{Client, FreeList, Inputs, Parameters, Recycle, Sequence};
 
 use crate::Responder;
-use crate::job_parameters::JobParameters;
 use crate::reschedule::Own;
 
 thread_local! {
@@ -24,7 +23,7 @@ pub(crate) struct JobParts {
     pub(crate) inputs: Inputs,
     /// The data of inputs that were given other data while the request runs, each with the position of its input.
     pub(crate) replaced: Vec<(usize, Buffer)>,
-    pub(crate) parameters: JobParameters,
+    pub(crate) parameters: Parameters,
     pub(crate) sequence: Sequence,
     pub(crate) priority: u64,
     pub(crate) timeout_us: u64,
@@ -38,7 +37,7 @@ impl Recycle for JobParts {
         let JobParts { inputs, replaced, parameters, sequence, priority, timeout_us, client, own, responder } = self;
         inputs.clear();
         *replaced = Vec::new();
-        *parameters = JobParameters::default();
+        *parameters = Parameters::new();
         *sequence = Sequence::default();
         (*priority, *timeout_us, *client, *own) = (0, 0, Client::default(), Own::default());
         responder.clear();
@@ -87,7 +86,6 @@ mod tests {
         };
         let mut full = job(Reply::new(drop));
         full.begin_own_sequence(7);
-        full.share_parameters();
         full.runs_on(3);
         (0..9).for_each(|_| full.add_input(tensor("a")));
         (0..9).for_each(|_| full.want(1, &"b".into()));

@@ -66,7 +66,6 @@ pub mod identity;
 mod imported_files;
 mod job;
 mod job_body;
-mod job_parameters;
 pub mod limits;
 mod meter;
 mod model_files;
@@ -85,7 +84,6 @@ mod runtime;
 mod staged;
 mod staged_tensors;
 mod stop;
-mod strategy;
 mod traced;
 
 pub use adapter::{Adapted, BatchAdapter};
@@ -112,4 +110,3 @@ pub use runtime::{
 };
 pub use staged::Staged;
 pub use stop::{EarlyEnd, StopGuard};
-pub use strategy::{BatchStrategy, WaitingRequest};

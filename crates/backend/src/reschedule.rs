@@ -3,9 +3,7 @@
 //! This is Triton's `TRITONSERVER_REQUEST_RELEASE_RESCHEDULE`. An instance gives a request back during a run, instead of answering it. The request
 //! becomes the next one of its sequence, and the same client gets the result.
 
-use nerite_request::{Client, Sequence};
-
-use crate::job_parameters::JobParameters;
+use nerite_request::{Client, Parameters, Sequence};
 
 /// The error of a request whose model does not run iterative sequences.
 pub(crate) const NOT_ITERATIVE: &str = "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to \
@@ -13,7 +11,7 @@ pub(crate) const NOT_ITERATIVE: &str = "Request is released with TRITONSERVER_RE
 
 /// The parts of a request other than its inputs and its responder.
 pub(crate) struct Rest {
-    pub(crate) parameters: JobParameters,
+    pub(crate) parameters: Parameters,
     pub(crate) sequence: Sequence,
     pub(crate) priority: u64,
     pub(crate) timeout_us: u64,

@@ -1,6 +1,5 @@
 //! Which interfaces do runtimes, models and instances implement?
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -14,7 +13,7 @@ use nerite_request::report::MemoryUsage;
 use nerite_request::{InputMemory, Status};
 use smallvec::SmallVec;
 
-use crate::{BatchStrategy, CustomMetrics, DeviceAccess, ImportedFiles, Job, Meter, ModelFiles, Models, Readiness};
+use crate::{CustomMetrics, DeviceAccess, ImportedFiles, Job, Meter, ModelFiles, Models, Readiness};
 
 /// A way to run models: ONNX Runtime, the embedded engine, identity. A `config.pbtxt` names it as `backend`.
 pub trait Runtime: Send + Sync {
@@ -74,22 +73,6 @@ pub trait ModelSuppliedRuntime: Send + Sync {
     /// The runtime in the model's directory, if there is one.
     fn find(&self, config: &ModelConfig, model_dir: &Path, version_dir: &Path) -> Option<Arc<dyn Runtime>>;
 
-    /// The library that decides, in addition to the configuration, which requests of this model share a batch. The configuration may name its path.
-    /// Otherwise it is looked for in the directories of the version, of the model and of the backend, in this order.
-    fn strategy_library(&self, _context: &LoadContext) -> Result<Option<PathBuf>, Status> {
-        Ok(None)
-    }
-
-    /// The batching strategy of such a library for this model. `None` if it has none.
-    fn strategy(
-        &self,
-        _library: &Path,
-        _model: &Arc<dyn Model>,
-        _context: &LoadContext,
-    ) -> Result<Option<Box<dyn BatchStrategy>>, Status> {
-        Ok(None)
-    }
-
     /// Sets the registry for the custom metrics of such runtimes.
     fn count_in(&self, _metrics: &Arc<CustomMetrics>) {}
 }
@@ -138,7 +121,7 @@ pub enum CostBound {
 }
 
 /// One version of a model, ready to be run.
-pub trait Model: Any + Send + Sync {
+pub trait Model: Send + Sync {
     /// What bounds the time of a run. Without a bound, runs never happen on a front thread.
     fn cost_bound(&self) -> CostBound {
         CostBound::Unknown

@@ -38,12 +38,10 @@ mod log_callback;
 mod model;
 mod needed;
 mod objects;
-mod reentry;
 mod run_client;
 mod run_waits;
 mod runtime;
 mod server_calls;
-mod strategy;
 mod table;
 
 pub use crash::name_aborting_backends;

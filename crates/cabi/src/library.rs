@@ -148,7 +148,7 @@ impl Library {
 }
 
 /// Opens a library that uses the interface. The libraries that replace Triton's own for it are loaded before.
-pub(crate) fn open_object(path: &Path) -> Result<Object, String> {
+fn open_object(path: &Path) -> Result<Object, String> {
     let names = triton_names(path).map_err(|cause| cause.to_string())?;
     stand_in(USUAL_NAME).map_err(|cause| cause.to_string())?;
     for name in names {
@@ -160,7 +160,7 @@ pub(crate) fn open_object(path: &Path) -> Result<Object, String> {
 }
 
 /// The function of this name. `None` if there is none.
-pub(crate) fn symbol<F: Copy>(object: &Object, name: &str) -> Option<F> {
+fn symbol<F: Copy>(object: &Object, name: &str) -> Option<F> {
     // SAFETY: `F` is the type that the interface gives to the function of this name. A library that has another under it breaks the interface
     // that its file's name claims.
     let found = unsafe { object.get::<F>(name.as_bytes()) }.ok()?;

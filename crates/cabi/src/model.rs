@@ -87,11 +87,6 @@ impl CompiledModel {
     pub fn settle(&self, config: Arc<ModelConfig>) {
         self.0.object.settle(config);
     }
-
-    /// Its object, and the handle that its backend has.
-    pub fn object(&self) -> (Arc<ModelObject>, Handle<ModelObject>) {
-        (Arc::clone(&self.0.object), self.0.handle)
-    }
 }
 
 impl Model for CompiledModel {

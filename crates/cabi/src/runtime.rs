@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, TryLockError, Weak};
 
-use nerite_backend::{BatchStrategy, CustomMetrics, LoadContext, Model, ModelSuppliedRuntime, Runtime};
+use nerite_backend::{CustomMetrics, LoadContext, Model, ModelSuppliedRuntime, Runtime};
 use nerite_config::ModelConfig;
 use nerite_config::proto::ModelInstanceGroup;
 use nerite_locks::Mutex;
@@ -15,7 +15,6 @@ use crate::loaded::{Loaded, Presence};
 use crate::model::CompiledModel;
 use crate::objects::count_in;
 use crate::server_calls::LateReports;
-use crate::strategy::{LibraryStrategy, library_of};
 
 /// The setting with the least compute capability of a GPU that is used.
 pub const MIN_COMPUTE_CAPABILITY: &str = "min-compute-capability";
@@ -177,20 +176,6 @@ impl ModelLibraries {
 impl ModelSuppliedRuntime for ModelLibraries {
     fn count_in(&self, metrics: &Arc<CustomMetrics>) {
         count_in(metrics);
-    }
-
-    fn strategy_library(&self, context: &LoadContext) -> Result<Option<PathBuf>, Status> {
-        library_of(context, &self.options.directory)
-    }
-
-    fn strategy(
-        &self,
-        library: &Path,
-        model: &Arc<dyn Model>,
-        context: &LoadContext,
-    ) -> Result<Option<Box<dyn BatchStrategy>>, Status> {
-        let strategy = LibraryStrategy::open(library, model, context)?;
-        Ok(strategy.map(|strategy| Box::new(strategy) as Box<dyn BatchStrategy>))
     }
 
     fn find(&self, config: &ModelConfig, model_dir: &Path, version_dir: &Path) -> Option<Arc<dyn Runtime>> {

@@ -1,7 +1,7 @@
 //! Which parameters of a model does the server itself read?
 //!
 //! Parameters are for the backend, so any key is allowed. Keys that begin with `nerite.` are for the server. An unknown one is refused, because a
-//! misspelt key would have no effect.
+//! misspelt key would have no effect. Triton's key for a batching strategy in a library is refused too: without the library, batches would form in another way.
 
 use crate::cost::COST_BOUND;
 use crate::error::refuse;
@@ -16,8 +16,17 @@ const PREFIX: &str = "nerite.";
 /// The keys of all of the server's own parameters.
 const KNOWN: [&str; 5] = [COST_BOUND, LATENCY_BOUND, PAD, PAD_VALUE, TIMEOUT_ENDS_RUNS];
 
-/// Refuses unknown keys with the server's prefix.
+/// Triton's key that names a library which decides which requests share a batch.
+const BATCH_STRATEGY: &str = "TRITON_BATCH_STRATEGY_PATH";
+
+/// Refuses unknown keys with the server's prefix, and [`BATCH_STRATEGY`].
 pub(crate) fn check(config: &ModelConfig) -> Result<(), ConfigError> {
+    if config.parameters.contains_key(BATCH_STRATEGY) {
+        refuse!(
+            "batching strategies in libraries are not supported; remove the parameter '{BATCH_STRATEGY}' of model '{}'",
+            config.name
+        );
+    }
     let mut keys: Vec<&String> = config.parameters.keys().collect();
     keys.sort();
     let unknown = keys.into_iter().find(|key| key.starts_with(PREFIX) && !KNOWN.contains(&key.as_str()));
@@ -42,6 +51,12 @@ mod tests {
         assert_eq!(refused.is_some(), expect.is_some(), "{refused:?}");
         let refused = refused.unwrap_or_default();
         assert!(refused.contains(expect.unwrap_or_default()), "{refused}");
+    }
+
+    #[test]
+    fn a_batching_strategy_is_refused() {
+        let refused = "not supported; remove the parameter 'TRITON_BATCH_STRATEGY_PATH' of model 'm'";
+        check_key(BATCH_STRATEGY, Some(refused));
     }
 
     #[test]

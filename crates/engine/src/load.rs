@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nerite_backend::{BatchStrategy, InstanceSpec, LoadContext, Model, ModelFiles, Models, Runtime, now_ns};
+use nerite_backend::{InstanceSpec, LoadContext, ModelFiles, Models, Runtime, now_ns};
 use nerite_config::proto::ModelInstanceGroup;
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_config::{
@@ -72,7 +72,6 @@ impl Loader {
             Some(cores) => cores.within(0, || runtime.load(&context))?,
             None => runtime.load(&context)?,
         };
-        let strategy = self.strategy(&model, &context, &source.directory)?;
         let bound = model.cost_bound();
         let (staging, threads) = (self.runtimes.staging().cloned(), self.threads);
         let maker = Maker {
@@ -115,7 +114,6 @@ impl Loader {
             queues: self.queues,
             services: self.services.clone(),
             claims,
-            strategy,
             cores,
         }))
     }
@@ -147,24 +145,6 @@ impl Loader {
     pub(crate) fn leaves_files_unchanged(&self, source: &ModelSource) -> bool {
         let runtime = |version: &i64| self.runtime_of(&source.config, &source.directory, *version);
         source.versions.iter().all(|version| runtime(version).is_ok_and(|runtime| runtime.leaves_files_unchanged()))
-    }
-
-    /// The batching strategy of a model whose configuration or directories have a library for one.
-    fn strategy(
-        &self,
-        model: &Arc<dyn Model>,
-        context: &LoadContext,
-        directory: &ModelDir,
-    ) -> Result<Option<Box<dyn BatchStrategy>>, Status> {
-        let Some(library) = self.runtimes.strategy_library(context)? else { return Ok(None) };
-        if directory.is_made() && library.starts_with(directory.path()) {
-            return Err(Status::unsupported(format!(
-                "model '{}' was sent with a batching library, which would run in the server's process; put the model into the repository, or the \
-                 library into the directory of its backend",
-                context.model
-            )));
-        }
-        self.runtimes.strategy(&library, model, context)
     }
 
     /// Counts the instances that a client's configuration asks for. The threads of an ensemble are no instances of its configuration.

@@ -16,7 +16,6 @@ mod decided;
 mod down;
 mod empty_positions;
 mod found;
-mod joining;
 mod limited;
 mod refusals;
 mod resize;
@@ -26,7 +25,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-use nerite_backend::{BatchStrategy, CostBound, Instance, Job, Jobs, ModelVersion, Reschedule};
+use nerite_backend::{CostBound, Instance, Job, Jobs, ModelVersion, Reschedule};
 use nerite_locks::Mutex;
 use nerite_schedule::{Arrival, Driver, InstanceId, Rejection, Ticket};
 use nerite_watchdog::Flow;
@@ -35,7 +34,6 @@ use self::awaited::WatchedInstance;
 use self::down::Down;
 pub(crate) use self::found::Answer;
 use self::found::Line;
-use self::joining::JoinRules;
 use self::limited::Limited;
 use self::refusals::Refusals;
 use crate::arrival::Arrivals;
@@ -71,9 +69,6 @@ struct Shared {
     refusals: Mutex<Refusals>,
     quickness: Quickness,
     arrivals: Arc<Arrivals>,
-    /// The model's strategy, which decides beside the scheduler which requests share a batch. Only the worker that asks it takes this lock.
-    strategy: Mutex<Option<Box<dyn BatchStrategy>>>,
-    has_strategy: bool,
     /// Whether responses are sent in the order of the requests.
     keeps_order: bool,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -177,12 +172,11 @@ impl Pool {
         reject: Reject,
     ) -> Pool {
         let watched: Vec<_> = instances.iter().map(|instance| instance.readiness()).collect();
-        let Scheduling { scheduler, arrivals, strategy, preserve_ordering, requests_max, claims, cores } = scheduling;
+        let Scheduling { scheduler, arrivals, preserve_ordering, requests_max, claims, cores } = scheduling;
         let (arrivals, workers_max) = (Arc::new(arrivals.in_order(preserve_ordering)), watched.len());
-        let mut driver = Driver::new(scheduler).with_join_rule(JoinRules { arrivals: Arc::clone(&arrivals) });
-        if strategy.is_some() {
-            driver = driver.with_questions();
-        }
+        let rules = Arc::clone(&arrivals);
+        let mut driver = Driver::new(scheduler)
+            .with_join_rule(move |first: &Queued, next: &Queued| rules.may_join(&first.job, &next.job));
         (0..workers_max).rev().for_each(|instance| driver.grant(InstanceId(instance), now_us()));
         let state = State {
             driver,
@@ -219,8 +213,6 @@ impl Pool {
             refusals: Mutex::default(),
             quickness: Quickness::new(bound).with_padding(arrivals.padding().clone()),
             arrivals,
-            has_strategy: strategy.is_some(),
-            strategy: Mutex::new(strategy),
             keeps_order: preserve_ordering,
             threads: Mutex::default(),
             cores,
@@ -240,13 +232,8 @@ impl Pool {
 
     /// Runs the job on this thread if it is known to be quick. Otherwise a worker runs it. The job is answered in any case. It runs on the instance
     /// that it `prefers`, if this one is idle.
-    pub fn submit(&self, mut job: Job, prefers: Option<InstanceId>) {
+    pub fn submit(&self, job: Job, prefers: Option<InstanceId>) {
         let shared = &self.0;
-        if shared.has_strategy {
-            // A question to the strategy contains the parameters. It is made under the pool's lock, so the parameters are shared there and not
-            // copied: they may be long.
-            job.share_parameters();
-        }
         log::debug!("[request id: {}] model '{}': comes to the queue with {} rows", Id(&job), shared.name, job.rows());
         let (may_wait, size) = (job.may_wait(), shared.quickness.size(&job));
         // The task of another connection may begin this job, run it or take it over. The time it spends is charged to this flow.
@@ -334,8 +321,6 @@ impl Pool {
         ended.append(&mut state.gone);
         drop(state);
         self.0.end(ended);
-        let strategy = self.0.take_strategy();
-        self.0.catching(|| drop(strategy));
     }
 
     /// Waits for the last request. If that takes long, the requests that the instances still keep are logged.
@@ -449,9 +434,6 @@ impl Shared {
                 work.workers += self.wake_worker(state);
             }
         }
-        if state.driver.has_question() {
-            work.workers += self.wake_worker(state);
-        }
         self.take_rest(state, &mut work);
         work
     }
@@ -492,10 +474,10 @@ impl Shared {
         }
     }
 
-    /// Wakes a worker for a run that is ready, or for a question. Returns 1 if a worker must be started.
+    /// Wakes a worker for a run that is ready. Returns 1 if a worker must be started.
     fn wake_worker(&self, state: &mut State) -> usize {
         // No worker is started if enough of them sleep, or if there is one for each instance: those that are awake look for work before they sleep.
-        if state.sleeping >= state.wanted_workers() || state.workers >= state.workers_max.max(1) {
+        if state.sleeping >= state.ready.len() || state.workers >= state.workers_max.max(1) {
             // `close` waits on the same condition variable. Only `notify_all` is sure to wake a worker.
             if state.closed {
                 self.wake.notify_all();

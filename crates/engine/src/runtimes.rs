@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nerite_backend::{BatchStrategy, CustomMetrics, LoadContext, Model, ModelSuppliedRuntime, Runtime};
+use nerite_backend::{CustomMetrics, ModelSuppliedRuntime, Runtime};
 use nerite_config::ModelConfig;
 use nerite_memory::Staging;
 use nerite_request::Status;
@@ -77,21 +77,6 @@ impl Runtimes {
         version_dir: &Path,
     ) -> Option<Arc<dyn Runtime>> {
         self.model_supplied.as_ref()?.find(config, model_dir, version_dir)
-    }
-
-    /// As [`ModelSuppliedRuntime::strategy_library`].
-    pub(crate) fn strategy_library(&self, context: &LoadContext) -> Result<Option<PathBuf>, Status> {
-        self.model_supplied.as_ref().map_or(Ok(None), |found| found.strategy_library(context))
-    }
-
-    /// As [`ModelSuppliedRuntime::strategy`].
-    pub(crate) fn strategy(
-        &self,
-        library: &Path,
-        model: &Arc<dyn Model>,
-        context: &LoadContext,
-    ) -> Result<Option<Box<dyn BatchStrategy>>, Status> {
-        self.model_supplied.as_ref().map_or(Ok(None), |found| found.strategy(library, model, context))
     }
 
     /// Sets the registry for the metrics of compiled backends.
@@ -183,6 +168,7 @@ impl Runtimes {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use nerite_backend::{LoadContext, Model};
 
     use super::*;
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use nerite_backend::BatchStrategy;
 use nerite_config::proto::model_queue_policy::TimeoutAction as ConfiguredAction;
 use nerite_config::proto::model_sequence_batching::{StrategyChoice, StrategyDirect};
 use nerite_config::proto::{ModelDynamicBatching, ModelQueuePolicy, ModelSequenceBatching};
@@ -39,8 +38,6 @@ impl Default for QueueLimits {
 pub(crate) struct Scheduling {
     pub scheduler: Box<dyn Scheduler + Send>,
     pub arrivals: Arrivals,
-    /// The batching strategy, if the model has one.
-    pub strategy: Option<Box<dyn BatchStrategy>>,
     /// Whether responses are sent in the order of the requests.
     pub preserve_ordering: bool,
     /// The most requests that wait.
@@ -61,7 +58,6 @@ impl Scheduling {
             return Scheduling {
                 scheduler: Box::new(Fifo::bounded(limits.requests_max)),
                 arrivals: Arrivals::default().with_padding(padding(config)),
-                strategy: None,
                 preserve_ordering: false,
                 requests_max: limits.requests_max,
                 claims: None,
@@ -74,7 +70,6 @@ impl Scheduling {
         Scheduling {
             arrivals: Arrivals::new(levels, &config.inputs(), scheduler.wants()).with_padding(padding(config)),
             scheduler,
-            strategy: None,
             // A request with several responses cannot be ordered among others.
             preserve_ordering: dynamic.preserve_ordering && !config.decoupled(),
             requests_max,
@@ -136,7 +131,6 @@ impl Scheduling {
                 .with_padding(padding(config))
                 .of_sequences(sequences.iterative_sequence),
             scheduler,
-            strategy: None,
             // A request that runs again would be ordered after later requests, which may wait for it.
             preserve_ordering: preserve_ordering && !config.decoupled() && !sequences.iterative_sequence,
             requests_max: limits.requests_max,

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use nerite_backend::{BatchStrategy, CostBound, ImportedFiles, InFlight, Instance, InstanceSpec, Job, ModelVersion};
+use nerite_backend::{CostBound, ImportedFiles, InFlight, Instance, InstanceSpec, Job, ModelVersion};
 use nerite_config::proto::model_metrics::MetricControl;
 use nerite_config::proto::model_metrics::metric_control::MetricOptions;
 use nerite_config::{ModelConfig, TensorSpec};
@@ -128,7 +128,6 @@ pub(crate) struct Parts {
     pub runs_on_us: Option<u64>,
     pub services: Services,
     pub claims: Option<Claims>,
-    pub strategy: Option<Box<dyn BatchStrategy>>,
     pub cores: Option<Arc<InstanceCores>>,
 }
 
@@ -151,7 +150,6 @@ impl Served {
             runs_on_us,
             services,
             claims,
-            strategy,
             cores,
         } = parts;
         let name = identity.name.clone();
@@ -165,7 +163,7 @@ impl Served {
         let stats = Stats::new(&name, version, load_ns, rows_max, latencies);
         let stats = Arc::new(if devices.count() > 0 { stats.with_devices(devices.count()) } else { stats });
         let instances = devices.counting(instances, &specs, &stats);
-        let scheduling = Scheduling { strategy, claims, cores, ..Scheduling::of(&config, instances.len(), queues) };
+        let scheduling = Scheduling { claims, cores, ..Scheduling::of(&config, instances.len(), queues) };
         let cached =
             cache.map(|cache| Arc::new(Cached::new(cache, &name, Arc::clone(&stats), scheduling.requests_max)));
         let pool_name = format!("{name}_{version}");

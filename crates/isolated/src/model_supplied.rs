@@ -1,12 +1,11 @@
 //! How do backends that models bring along run in processes of their own?
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use nerite_backend::{BatchStrategy, CustomMetrics, LoadContext, Model, ModelSuppliedRuntime, Runtime};
+use nerite_backend::{CustomMetrics, ModelSuppliedRuntime, Runtime};
 use nerite_config::ModelConfig;
 use nerite_process::ProcessHost;
-use nerite_request::Status;
 
 use crate::Isolated;
 use crate::runtime::host;
@@ -32,19 +31,6 @@ impl ModelSuppliedRuntime for IsolatedLibraries {
     fn find(&self, config: &ModelConfig, model_dir: &Path, version_dir: &Path) -> Option<Arc<dyn Runtime>> {
         let found = self.inner.find(config, model_dir, version_dir)?;
         Some(Arc::new((self.wrap)(found).on(&self.host)))
-    }
-
-    fn strategy_library(&self, context: &LoadContext) -> Result<Option<PathBuf>, Status> {
-        self.inner.strategy_library(context)
-    }
-
-    fn strategy(
-        &self,
-        library: &Path,
-        model: &Arc<dyn Model>,
-        context: &LoadContext,
-    ) -> Result<Option<Box<dyn BatchStrategy>>, Status> {
-        self.inner.strategy(library, model, context)
     }
 
     fn count_in(&self, metrics: &Arc<CustomMetrics>) {

@@ -44,7 +44,7 @@ fn driver() -> Driver<u64> {
         by_spans: true,
         ..BatchPolicy::default()
     };
-    Driver::new(Box::new(Batcher::new(policy))).with_join_rule(|_: &[&u64], _: &u64| true)
+    Driver::new(Box::new(Batcher::new(policy))).with_join_rule(|_, _| true)
 }
 
 fn arrival(ticket: Ticket, number: u64) -> Arrival {

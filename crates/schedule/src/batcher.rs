@@ -28,7 +28,7 @@ use tuning::{Start, Tuning};
 /// A scheduler that joins requests into batches.
 ///
 /// An event takes time logarithmic in the number of waiting requests. If the head of the queue changed, it also takes time linear in the size of a
-/// batch. The model's join rule is called for the first request of a batch, and then for each further request in the order of the queue.
+/// batch. The model's join rule is called for each further request of a batch in the order of the queue.
 #[derive(Debug)]
 pub struct Batcher {
     policy: BatchPolicy,
@@ -119,20 +119,11 @@ impl Batcher {
 
     /// A request was added or removed.
     fn changed(&mut self, is_prefix_changed: PrefixChanged) {
-        let next = || self.queue.next().map(|waiting| waiting.arrival.ticket);
-        if !is_prefix_changed && !self.forming.depends_on(next()) {
-            return;
+        // A batch is closed because of the request behind it, which may be another one now.
+        if is_prefix_changed || self.forming.is_closed() {
+            self.forming = Forming::default();
+            self.queue.restart();
         }
-        if self.forming.is_cut_by_changes_behind(self.queue.first()) {
-            self.forming.cut(&mut self.queue, &self.policy);
-        } else {
-            self.form_anew();
-        }
-    }
-
-    fn form_anew(&mut self) {
-        self.forming = Forming::default();
-        self.queue.restart();
     }
 
     fn expire(&mut self, context: &mut Context<'_>) {
@@ -149,22 +140,19 @@ impl Batcher {
 
     fn start(&mut self, context: &mut Context<'_>) {
         while !self.granted.is_empty() {
-            self.extend_batch(context);
+            self.extend_batch(context.may_join);
             if let Some(tuned) = &self.tuned {
                 self.policy.delay_us = tuned.tuning.delay_us();
             }
             match self.forming.decide(&self.policy, self.has_no_delay, context.now_us) {
                 BatchDecision::Idle => {
-                    context.joins.ends();
                     return self.tuned.iter_mut().for_each(|tuned| tuned.waits_since_us = None);
                 }
                 BatchDecision::WaitUntil(at_us) => {
                     self.tuned.iter_mut().for_each(|tuned| tuned.waits(context.now_us));
                     return context.wake_at(at_us);
                 }
-                BatchDecision::AwaitAnswer => return,
                 BatchDecision::Run(count) => {
-                    context.joins.ends();
                     let due_us = self.forming.due_us(&self.policy);
                     self.forming = Forming::default();
                     let batch = self.queue.take_first(count);
@@ -180,19 +168,12 @@ impl Batcher {
     }
 
     /// Extends the forming batch by the next requests of the queue.
-    fn extend_batch(&mut self, context: &mut Context<'_>) {
+    fn extend_batch(&mut self, may_join: &dyn Fn(Ticket, Ticket) -> bool) {
         while !self.forming.is_closed()
-            && !self.forming.awaits_answer()
             && let Some(waiting) = self.queue.next()
+            && self.forming.look_at(waiting, &self.policy, may_join)
         {
-            let ticket = waiting.arrival.ticket;
-            if self.forming.is_empty() && !context.joins.begins(ticket) {
-                return self.forming.await_answer_about(ticket);
-            }
-            let may_join = |head: Ticket, next: Ticket| context.joins.may_join(&[head], next);
-            if self.forming.look_at(waiting, &self.policy, may_join) {
-                self.queue.advance();
-            }
+            self.queue.advance();
         }
     }
 
@@ -255,7 +236,6 @@ impl Scheduler for Batcher {
             Event::Cancelled(ticket) => self.remove(ticket, Rejection::Cancelled, context),
             Event::Stop => (self.stopped, self.has_no_delay) = (true, true),
             Event::Done(instance) => self.tuned.iter_mut().for_each(|tuned| tuned.ended(instance, context.now_us)),
-            Event::Answered => self.forming.answered(),
             Event::CutShort(_) | Event::Down(_) | Event::Up(_) | Event::Time => {}
         }
         if self.is_held_back() {

@@ -6,8 +6,7 @@ use smallvec::SmallVec;
 
 use crate::action::{Action, Actions, Batch, Controls, Rejection, Slot};
 use crate::event::{Arrival, Event, InstanceId, Ticket, Wants};
-use crate::questions::Questions;
-use crate::{Context, JoinRule, Joins, Question, Scheduler};
+use crate::{Context, Scheduler};
 
 /// A scheduler, and the jobs behind its tickets.
 ///
@@ -15,9 +14,7 @@ use crate::{Context, JoinRule, Joins, Question, Scheduler};
 /// [`Driver::wake`] at [`Driver::wake_at_us`].
 pub struct Driver<J> {
     scheduler: Box<dyn Scheduler + Send>,
-    rule: Option<Box<dyn JoinRule<J> + Send>>,
-    /// `Some` if the model has a strategy. The caller passes the questions to it.
-    questions: Option<Questions>,
+    rule: Option<JoinRule<J>>,
     last: Ticket,
     /// By ticket. Most jobs run at once, so few wait. Then a lookup takes less time than hashing the ticket.
     waiting: BTreeMap<Ticket, J>,
@@ -29,6 +26,10 @@ pub struct Driver<J> {
     rejected: VecDeque<(J, Rejection)>,
     wake_at_us: Option<u64>,
 }
+
+/// A model's own rule for which jobs share a batch, beside its policy: whether the second job may join a batch that begins with the first. If it may
+/// not, the batch is closed and runs as soon as an instance is free.
+pub type JoinRule<J> = Box<dyn Fn(&J, &J) -> bool + Send>;
 
 /// Jobs that are to run on an instance.
 #[derive(Debug)]
@@ -64,7 +65,6 @@ impl<J> Driver<J> {
         Driver {
             scheduler,
             rule: None,
-            questions: None,
             last: Ticket(0),
             waiting: BTreeMap::new(),
             actions: Actions::default(),
@@ -77,18 +77,8 @@ impl<J> Driver<J> {
     }
 
     /// The same driver, which asks this rule before a job joins a batch.
-    pub fn with_join_rule(mut self, rule: impl JoinRule<J> + Send + 'static) -> Driver<J> {
+    pub fn with_join_rule(mut self, rule: impl Fn(&J, &J) -> bool + Send + 'static) -> Driver<J> {
         self.rule = Some(Box::new(rule));
-        self
-    }
-
-    /// The same driver, for a model with a strategy. A job joins a batch if both the rule and the strategy allow it.
-    ///
-    /// Only the scheduler [`Batcher`](crate::Batcher) waits for answers. The caller takes the questions by
-    /// [`Driver::next_question`] and answers them at any later time by [`Driver::answered`]. Meanwhile the other calls
-    /// of the driver work as always, but no batch starts.
-    pub fn with_questions(mut self) -> Driver<J> {
-        self.questions = Some(Questions::default());
         self
     }
 
@@ -160,41 +150,6 @@ impl<J> Driver<J> {
         }
     }
 
-    /// The next question to the strategy. There is none while an earlier one is unanswered.
-    pub fn next_question(&mut self) -> Option<Question<&J>> {
-        let questions = self.questions.as_mut()?;
-        let question = match questions.next()? {
-            Question::Begins(ticket) => self.waiting.get(&ticket).map(Question::Begins),
-            Question::MayJoin(ticket) => self.waiting.get(&ticket).map(Question::MayJoin),
-            Question::Ends => Some(Question::Ends),
-        };
-        if question.is_some() {
-            questions.take()
-        } else {
-            questions.forget();
-            None
-        };
-        question
-    }
-
-    /// Whether [`Driver::next_question`] may have a question.
-    pub fn has_question(&self) -> bool {
-        self.questions.as_ref().is_some_and(|questions| questions.next().is_some())
-    }
-
-    /// Whether there is a question, and a batch waits for its answer.
-    pub fn has_urgent_question(&self) -> bool {
-        let next = self.questions.as_ref().and_then(Questions::next);
-        next.is_some_and(|question| question != Question::Ends)
-    }
-
-    /// The strategy answered the question that was taken last.
-    pub fn answered(&mut self, says: bool, now_us: u64) {
-        if self.questions.as_mut().is_some_and(|questions| questions.answered(says)) {
-            self.handle_event(Event::Answered, now_us);
-        }
-    }
-
     /// Refuses further jobs. Jobs that wait are still run.
     pub fn stop(&mut self, now_us: u64) {
         self.handle_event(Event::Stop, now_us);
@@ -241,10 +196,13 @@ impl<J> Driver<J> {
     }
 
     fn handle_event(&mut self, event: Event, now_us: u64) {
-        let Driver { scheduler, waiting, actions, rule, questions, .. } = self;
+        let Driver { scheduler, waiting, actions, rule, .. } = self;
         actions.wake_at_us = None;
-        let mut joins = JoinsByTicket { rule: rule.as_deref_mut(), questions: questions.as_mut(), waiting };
-        scheduler.handle(event, &mut Context { now_us, actions, joins: &mut joins });
+        let may_join = |first: Ticket, next: Ticket| match (rule.as_ref(), waiting.get(&first), waiting.get(&next)) {
+            (Some(rule), Some(first), Some(next)) => rule(first, next),
+            _ => true,
+        };
+        scheduler.handle(event, &mut Context { now_us, actions, may_join: &may_join });
         self.wake_at_us = self.actions.wake_at_us;
         let mut decided = std::mem::take(&mut self.actions.list);
         decided.drain(..).for_each(|action| self.apply(action));
@@ -272,47 +230,6 @@ impl<J> Driver<J> {
                 let job = self.waiting.remove(&ticket);
                 self.rejected.push_back((job.unwrap_or_else(|| panic!("{ticket:?} does not wait")), rejection));
             }
-        }
-    }
-}
-
-/// Passes what a scheduler asks about tickets to the rule and to the questions for the strategy.
-struct JoinsByTicket<'a, J> {
-    rule: Option<&'a mut (dyn JoinRule<J> + Send + 'static)>,
-    questions: Option<&'a mut Questions>,
-    waiting: &'a BTreeMap<Ticket, J>,
-}
-
-impl<J> Joins for JoinsByTicket<'_, J> {
-    fn begins(&mut self, first: Ticket) -> bool {
-        if self.questions.as_mut().is_some_and(|questions| questions.answer(Question::Begins(first)).is_none()) {
-            return false;
-        }
-        if let (Some(rule), Some(first)) = (&mut self.rule, self.waiting.get(&first)) {
-            rule.begins(first);
-        }
-        true
-    }
-
-    fn may_join(&mut self, batch: &[Ticket], next: Ticket) -> Option<bool> {
-        if let (Some(rule), Some(next)) = (&mut self.rule, self.waiting.get(&next)) {
-            let batch: SmallVec<[&J; 1]> = batch.iter().filter_map(|ticket| self.waiting.get(ticket)).collect();
-            if !rule.may_join(&batch, next) {
-                return Some(false);
-            }
-        }
-        match &mut self.questions {
-            Some(questions) => questions.answer(Question::MayJoin(next)),
-            None => Some(true),
-        }
-    }
-
-    fn ends(&mut self) {
-        if let Some(rule) = &mut self.rule {
-            rule.ends();
-        }
-        if let Some(questions) = &mut self.questions {
-            questions.end();
         }
     }
 }

@@ -36,8 +36,6 @@ pub enum Event {
     CutShort(u64),
     /// The time at which the scheduler requested to be woken.
     Time,
-    /// A question of [`Joins`](crate::Joins) was answered. The scheduler asks it again and gets the answer.
-    Answered,
     /// The model stops. New requests are rejected. Waiting requests still run.
     Stop,
 }

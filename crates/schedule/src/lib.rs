@@ -33,21 +33,18 @@ mod event;
 mod fair_order;
 mod fifo;
 mod granted;
-mod joining;
 mod limiter;
 mod occupancy;
-mod questions;
 mod sequence;
 
 pub use action::{Action, Actions, Batch, Controls, Rejection, Slot};
 pub use batcher::{BatchPolicy, Batcher, PriorityLevels, QueuePolicy};
-pub use driver::{Driver, Run, RunSlot};
+pub use driver::{Driver, JoinRule, Run, RunSlot};
 pub use event::{
     Arrival, Client, Deadline, Event, InstanceId, Repeat, SequenceId, SequenceStep, Span, Spans, Ticket, TimeoutAction,
     Wants,
 };
 pub use fifo::Fifo;
-pub use joining::{JoinRule, Joins, Question};
 pub use limiter::{Claim, ClaimError, Claimant, Limiter, Resource, ResourceLimits};
 pub use sequence::{Direct, DirectPolicy, HoldBack, Oldest, OldestPolicy};
 
@@ -57,8 +54,8 @@ pub struct Context<'a> {
     pub now_us: u64,
     /// The list that decisions are added to.
     pub actions: &'a mut Actions,
-    /// The model's own rule and strategy, which decide whether a request joins a batch.
-    pub joins: &'a mut dyn Joins,
+    /// Whether a request may join a batch, by the model's [`JoinRule`]. The first ticket is the batch's first request.
+    pub may_join: &'a dyn Fn(Ticket, Ticket) -> bool,
 }
 
 impl Context<'_> {

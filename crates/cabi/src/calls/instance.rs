@@ -84,7 +84,7 @@ exports! {
         instance.with(|_| Ok(()))?;
         let outcome = if is_success == 0 { Outcome::Failed } else { Outcome::Success };
         // The request is not locked while the meter is called.
-        if let Some(note) = request.with(RequestObject::take_note)? {
+        if let Some(note) = request.with(|request| Ok(request.take_note()))? {
             note.note(Times { start, input_end, infer_end, end }, outcome);
         }
     }

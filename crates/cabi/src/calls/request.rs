@@ -60,7 +60,7 @@ exports! {
     }
 
     "TRITONBACKEND_RequestIsCancelled" = request_is_cancelled(request: Request, is_cancelled: Out<bool>) {
-        is_cancelled.put(request.with(|request| Ok(request.is_cancelled()))?)?;
+        is_cancelled.put(request.with(|request| Ok(request.path.is_cancelled()))?)?;
     }
 
     "TRITONBACKEND_InferenceRequestTimeoutMicroseconds" = request_timeout(request: Request, timeout_us: Out<u64>) {
@@ -126,7 +126,7 @@ exports! {
     ) {
         let name = name.read_if_given();
         let known = bytes.wished();
-        let path = request.with(|request| request.path().map(Arc::clone))?;
+        let path = request.with(|request| Ok(Arc::clone(&request.path)))?;
         let place = name.and_then(|name| path.output_place(&name));
         let Some((place, capacity)) = place else {
             return Err(Status::unavailable("Output properties are not available").into());
@@ -142,11 +142,10 @@ exports! {
     "TRITONBACKEND_RequestRelease" = request_release(request: Request, flags: u32) {
         if flags & RELEASE_RESCHEDULE != 0 {
             // If it cannot run again, the backend keeps it.
-            let (path, inputs) = request.with(|request| Ok((Arc::clone(request.path()?), request.inputs.tensors()?)))?;
+            let (path, inputs) = request.with(|request| Ok((Arc::clone(&request.path), request.inputs.tensors()?)))?;
             path.reschedule(inputs)?;
         }
-        // A waiting request is not the backend's, so it cannot be released.
-        request.take_when(|request| request.path().map(drop))?;
+        request.take()?;
     }
 
     "TRITONBACKEND_RequestTrace" = request_trace(request: Request, trace: Out<Handle<TraceObject>>) {

@@ -23,7 +23,7 @@ fn new_response(path: Arc<ResponsePath>) -> Result<Response, Fault> {
 
 /// The response path of a request.
 fn path_of(request: Handle<RequestObject>) -> Result<Arc<ResponsePath>, Fault> {
-    request.with(|request| request.path().map(Arc::clone))
+    request.with(|request| Ok(Arc::clone(&request.path)))
 }
 
 fn add_output(response: Response, name: Name, datatype: u32, shape: Shape) -> Result<Handle<OutputObject>, Fault> {

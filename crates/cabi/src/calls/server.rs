@@ -14,7 +14,6 @@ use crate::abi::{List, Out, Text, bytes_at};
 use crate::fault::Fault;
 use crate::load_waits;
 use crate::objects::{Message, ParameterObject, ServerObject};
-use crate::reentry::check_not_in_strategy;
 use crate::table::Handle;
 
 type Server = Handle<ServerObject>;
@@ -71,7 +70,6 @@ fn wait(begin: impl FnOnce(nerite_backend::ModelsDone)) -> Result<(), Fault> {
 }
 
 fn load(server: &ServerObject, function: &str, model: &str, options: LoadOptions) -> Result<(), Fault> {
-    check_not_in_strategy("load a model")?;
     if let Some(calls) = server.program() {
         return Ok(calls.load(model, options)?);
     }
@@ -81,7 +79,6 @@ fn load(server: &ServerObject, function: &str, model: &str, options: LoadOptions
 }
 
 fn unload(server: &ServerObject, function: &str, model: &str, dependents: bool) -> Result<(), Fault> {
-    check_not_in_strategy("unload a model")?;
     if let Some(calls) = server.program() {
         return Ok(calls.unload(model, dependents)?);
     }

@@ -57,7 +57,7 @@ impl Instance for CompiledInstance {
             for request in self.given.drain(..) {
                 // If the backend released the request although it returned an error, the release has answered it.
                 if let Ok(request) = request.take() {
-                    fail(&request, status.clone());
+                    request.path.fail(status.clone());
                 }
             }
         }
@@ -93,17 +93,10 @@ impl CompiledInstance {
         match Handle::try_to(request) {
             Ok(handle) => Some(handle),
             Err((fault, request)) => {
-                fail(&request, fault.into_status("TRITONBACKEND_ModelInstanceExecute"));
+                request.path.fail(fault.into_status("TRITONBACKEND_ModelInstanceExecute"));
                 None
             }
         }
-    }
-}
-
-/// Answers a request that the backend did not use.
-fn fail(request: &RequestObject, status: Status) {
-    if let Ok(path) = request.path() {
-        path.fail(status);
     }
 }
 

@@ -16,7 +16,6 @@ use nerite_request::{Deliver, PlaceQuery, PolicyData, Reply, Request, RequestTra
 use super::callbacks;
 use super::{Counted, InferenceRequest, InferenceResponse, Observer, OutputAllocations, Respond};
 use crate::fault::Fault;
-use crate::reentry::check_not_in_strategy;
 use crate::run_client::client_of_run;
 use crate::table::Handle;
 
@@ -63,7 +62,6 @@ struct InferenceReply {
 
 /// Sends the request to its model, with its trace. After an error, neither was accepted, and both stay the backend's.
 pub fn start_inference(handle: Handle<InferenceRequest>, traced: &mut Option<Arc<RequestTrace>>) -> Result<(), Fault> {
-    check_not_in_strategy("ask another model")?;
     let request = handle.get()?;
     let models = request.server.models("TRITONSERVER_ServerInferAsync")?;
     let (number, cancel) = request.begin_inference()?;

@@ -11,7 +11,6 @@ use nerite_request::Status;
 
 use super::{BackendObject, MemoryOfModel, Outstanding, c_text, object};
 use crate::fault::Fault;
-use crate::reentry::check_not_in_strategy;
 use crate::server_calls::{LateReports, ServerCalls, ServerReports};
 use crate::table::Handle;
 
@@ -193,7 +192,6 @@ impl ServerObject {
 
     /// What the server reports, for this function.
     pub fn reports(&self, function: &str) -> Result<Arc<dyn ServerReports>, Fault> {
-        check_not_in_strategy("ask the server for a report")?;
         if let Some(calls) = self.program() {
             return Ok(Arc::<dyn ServerCalls>::clone(calls));
         }

@@ -5,9 +5,9 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 
-use nerite_backend::{DeferredReport, Job, Times, WaitingRequest};
+use nerite_backend::{DeferredReport, Job, Times};
 use nerite_config::ModelConfig;
-use nerite_request::{Cancel, Parameters, PolicyData, Sequence, SequenceId, Status};
+use nerite_request::{PolicyData, Sequence, SequenceId, Status};
 use nerite_tensor::{DataType, Name, Shape, Tensor};
 use smallvec::SmallVec;
 
@@ -27,8 +27,9 @@ pub struct RequestObject {
     pub inputs: RequestInputs,
     /// Names of the requested outputs.
     pub wanted: Names,
+    /// The path of its responses.
+    pub path: Arc<ResponsePath>,
     note: Cell<Option<DeferredReport>>,
-    way: Way,
     config: Arc<ModelConfig>,
     version: u64,
     /// The states that it keeps for the next request of its sequence.
@@ -39,14 +40,6 @@ object!(RequestObject, 12, "request", Box<RequestObject>);
 
 /// Names of outputs. Up to two need no allocation.
 type Names = SmallVec<[Arc<CStr>; 2]>;
-
-/// The state of the request.
-enum Way {
-    /// It runs.
-    Runs(Arc<ResponsePath>),
-    /// It waits, and a batching strategy reads it. This is its client's flag.
-    Waits(Cancel),
-}
 
 /// The client's values of a request.
 pub struct ClientValues {
@@ -63,13 +56,14 @@ pub struct ClientValues {
 }
 
 impl ClientValues {
-    fn new(id: &str, sequence: &Sequence, timeout_us: u64, parameters: &Parameters) -> ClientValues {
+    fn of(job: &Job) -> ClientValues {
+        let sequence = job.sequence().clone();
         let sequence_text = match &sequence.id {
             SequenceId::Text(text) => c_cow(text),
             _ => Cow::Borrowed(c""),
         };
-        let parameters = parameters.iter().map(|(key, value)| (c_text(key), Value::from(value))).collect();
-        ClientValues { id: c_cow(id), sequence: sequence.clone(), sequence_text, timeout_us, parameters }
+        let parameters = job.parameters().iter().map(|(key, value)| (c_text(key), Value::from(value))).collect();
+        ClientValues { id: c_cow(job.id()), sequence, sequence_text, timeout_us: job.timeout_us(), parameters }
     }
 }
 
@@ -123,11 +117,7 @@ impl Drop for RequestInputs {
 /// The texts for the log about the requests that a backend has not released, if they are counted in `outstanding` and were not answered completely.
 pub fn kept_of(outstanding: &Arc<Outstanding>) -> Vec<String> {
     let mut paths = Vec::new();
-    RequestObject::table().each(|request| {
-        if let Way::Runs(path) = &request.way {
-            paths.push(Arc::clone(path));
-        }
-    });
+    RequestObject::table().each(|request| paths.push(Arc::clone(&request.path)));
     // A released request may still be answered through a factory.
     Factory::table().each(|factory| paths.push(Arc::clone(&factory.path)));
     paths.sort_by_key(Arc::as_ptr);
@@ -149,7 +139,7 @@ impl RequestObject {
             }
         };
         let wanted = job.own_wanted().map(|name| model.c_name(name)).collect();
-        let client = ClientValues::new(job.id(), job.sequence(), job.timeout_us(), job.parameters());
+        let client = ClientValues::of(&job);
         let note = job.responder_mut().note_apart();
         let config = model.config();
         let path = ResponsePath::new(job, counted, Arc::clone(&model.backend.owner), Arc::clone(&config), times);
@@ -157,24 +147,9 @@ impl RequestObject {
             client,
             inputs,
             wanted,
+            path: Arc::new(path),
             note: Cell::new(note),
-            way: Way::Runs(Arc::new(path)),
             config,
-            version: model.version,
-            states: RefCell::default(),
-        })
-    }
-
-    /// A waiting request, for a batching strategy to read.
-    pub fn waiting(waiting: &WaitingRequest, model: &ModelObject) -> Result<RequestObject, Fault> {
-        let WaitingRequest { id, sequence, parameters, timeout_us, inputs, wanted, .. } = waiting;
-        Ok(RequestObject {
-            client: ClientValues::new(id, sequence, *timeout_us, parameters),
-            inputs: RequestInputs::new(inputs.iter().cloned(), &[], model)?,
-            wanted: wanted.iter().map(|name| model.c_name(name)).collect(),
-            note: Cell::default(),
-            way: Way::Waits(waiting.cancel.clone()),
-            config: model.config(),
             version: model.version,
             states: RefCell::default(),
         })
@@ -188,24 +163,6 @@ impl RequestObject {
     /// An error about it, with the prefix.
     pub fn invalid(&self, text: &str) -> Fault {
         Status::invalid(format!("{}{text}", self.prefix())).into()
-    }
-
-    /// The path of its responses.
-    pub fn path(&self) -> Result<&Arc<ResponsePath>, Fault> {
-        match &self.way {
-            Way::Runs(path) => Ok(path),
-            Way::Waits(_) => Err(Fault::misuse(
-                "the request waits for its batch: a batching strategy may look at it and do nothing else",
-            )),
-        }
-    }
-
-    /// Whether its client has cancelled it.
-    pub fn is_cancelled(&self) -> bool {
-        match &self.way {
-            Way::Runs(path) => path.is_cancelled(),
-            Way::Waits(cancel) => cancel.is_cancelled(),
-        }
     }
 
     /// Makes the next state in place of the state whose output has this name.
@@ -226,7 +183,7 @@ impl RequestObject {
         if states.len() >= OUTPUTS_MAX {
             return Err(Fault::misuse(format!("a request has at most {OUTPUTS_MAX} states")));
         }
-        let state = StateObject::new(Arc::clone(self.path()?), name, datatype, shape, before);
+        let state = StateObject::new(Arc::clone(&self.path), name, datatype, shape, before);
         let handle = Handle::to(Arc::new(state))?;
         states.push(handle);
         Ok(handle)
@@ -234,7 +191,7 @@ impl RequestObject {
 
     /// The trace of the request; NULL if it has none.
     pub fn trace(&self) -> Result<Handle<TraceObject>, Fault> {
-        self.path()?.trace(|| TraceOf {
+        self.path.trace(|| TraceOf {
             model: c_text(&self.config.name),
             version: self.version as i64,
             request_id: self.client.id.clone().into_owned(),
@@ -242,9 +199,8 @@ impl RequestObject {
     }
 
     /// The right to report to the statistics. `None` if it was taken before.
-    pub fn take_note(&self) -> Result<Option<DeferredReport>, Fault> {
-        self.path()?;
-        Ok(self.note.take())
+    pub fn take_note(&self) -> Option<DeferredReport> {
+        self.note.take()
     }
 }
 

@@ -56,7 +56,6 @@ fn pool_of(instances: Vec<Box<dyn Instance>>, bound: CostBound, scheduler: Box<d
     let scheduling = Scheduling {
         scheduler,
         arrivals,
-        strategy: None,
         preserve_ordering: false,
         requests_max: usize::MAX,
         claims: None,

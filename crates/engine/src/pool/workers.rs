@@ -14,7 +14,6 @@ use nerite_watchdog::{Flow, STALL_NS, Started};
 use super::{Run, Shared, State, Work};
 use crate::limits::{NESTED_RUNS_MAX, QUICK_PATIENCE, QUICK_RUNS_IN_A_ROW, TAKEN_OVER_NS_MAX};
 use crate::quickness::{Change, Size};
-use crate::timer::now_us;
 use crate::verbose::Requests;
 use crate::watch::watch_here;
 
@@ -46,13 +45,6 @@ impl Shared {
         state.workers -= 1;
         let mut refused = Vec::new();
         while state.workers == 0 {
-            // No worker will call the strategy. The jobs that it would have decided about are refused as well.
-            while state.driver.next_question().is_some() {
-                state.driver.answered(false, now_us());
-                while let Some(next) = state.next_run() {
-                    state.ready.push_back(next);
-                }
-            }
             let Some(place) = state.ready.iter().position(|run| run.begun.is_none()) else { break };
             let Some(Run { at, instance, jobs, .. }) = state.ready.remove(place) else { break };
             state.give_back(at, instance);
@@ -85,13 +77,7 @@ impl Shared {
         // Whether the last run was so fast that a front thread may take over the next one.
         let mut was_fast = false;
         loop {
-            // A batch that is ready runs before the strategy is asked a question that no batch waits for.
-            let may_consult = state.driver.has_urgent_question() || state.ready.is_empty();
-            if may_consult && let Some(question) = state.take_question() {
-                drop(state);
-                let says = self.consult_strategy(question);
-                state = self.pass_answer(says);
-            } else if let Some(run) = state.ready.pop_front() {
+            if let Some(run) = state.ready.pop_front() {
                 let is_left = was_fast && !state.answers_may_wait && self.may_leave(&run);
                 drop(state);
                 let ended = if is_left { self.begin_and_leave(run) } else { Some(self.run(run)) };
@@ -126,9 +112,6 @@ impl Shared {
             if state.ready.len() > 1 {
                 work.workers += self.wake_worker(&mut state);
             }
-        }
-        if state.driver.has_urgent_question() && !state.ready.is_empty() {
-            work.workers += self.wake_worker(&mut state);
         }
         self.take_rest(&mut state, &mut work);
         drop(state);

@@ -457,6 +457,21 @@ fn links_count_as_what_they_lead_to_and_a_ring_of_them_is_refused() {
 }
 
 #[test]
+fn a_sent_configuration_file_is_not_the_models_own_configuration() {
+    let sent =
+        with_config(r#"{"backend":"identity","parameters":{"nerite.cost_bound":{"string_value":"input_sizes"}}}"#);
+    let own = "backend: \"identity\" parameters { key: \"nerite.cost_bound\" value { string_value: \"input_sizes\" } }";
+    let disk = Disk::with(&[("r/m/config.pbtxt", own), ("r/m/1/", "")]);
+    let store = disk.store_with(&["r"], |options| options.allow_upload = true);
+    store.read("m", &sent).unwrap();
+    let content: std::sync::Arc<dyn nerite_request::setting::FileContent> =
+        std::sync::Arc::new(own.as_bytes().to_vec());
+    let files = LoadOptions { files: vec![("config.pbtxt".to_owned(), content)], ..sent };
+    let line = store.read("m", &files).unwrap_err().to_string();
+    assert!(line.contains("sets nerite.cost_bound to 'input_sizes', which the model's own"), "{line}");
+}
+
+#[test]
 fn a_sent_configuration_names_no_environment_unless_files_may_be_sent() {
     let sent = |path: &str| {
         with_config(&format!(

@@ -1,7 +1,7 @@
 //! How many of the waiting requests make the next batch, and does it start now?
 
 use super::policy::BatchPolicy;
-use super::queue::{Queue, Waiting};
+use super::queue::Waiting;
 use crate::event::Ticket;
 
 /// The requests at the head of the queue that may run together, as far as the queue has been looked at.
@@ -9,8 +9,6 @@ use crate::event::Ticket;
 pub(super) struct Forming {
     /// The first of them, with its key of shapes.
     head: Option<(Ticket, u64)>,
-    /// The request that the model's strategy is asked about: the next one of the queue.
-    awaited: Option<Ticket>,
     count: usize,
     rows: u32,
     /// The arrival of the one that has waited longest.
@@ -19,8 +17,6 @@ pub(super) struct Forming {
     best: Option<usize>,
     /// The next request does not fit, so the batch cannot grow.
     closed: bool,
-    /// Whether [`Forming::cut`] closed it after a change among its requests. At another change it is cut again, and not formed anew.
-    is_cut: bool,
 }
 
 /// The decision about the requests of a [`Forming`].
@@ -32,64 +28,20 @@ pub(super) enum BatchDecision {
     Run(usize),
     /// They wait for more requests until this time.
     WaitUntil(u64),
-    /// They wait until the strategy has answered about the next request.
-    AwaitAnswer,
 }
 
 impl Forming {
-    /// Whether it has no requests.
-    pub fn is_empty(&self) -> bool {
-        self.head.is_none()
-    }
-
     /// Whether the batch cannot grow any more.
     pub fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Whether it waits for an answer of the strategy.
-    pub fn awaits_answer(&self) -> bool {
-        self.awaited.is_some()
-    }
-
-    /// Call this when the strategy may have answered. The batcher gets the answer by asking again.
-    pub fn answered(&mut self) {
-        self.awaited = None;
-    }
-
-    /// Whether a change in the queue behind the requests of the batch affects it. `next` is the request directly behind them now.
-    pub fn depends_on(&self, next: Option<Ticket>) -> bool {
-        self.closed || (self.awaits_answer() && self.awaited != next)
-    }
-
-    /// Whether a change in the queue cuts the batch, and does not form it anew. `first` is the first request of the queue now. If every change formed
-    /// the batch anew while the strategy is asked, it might never start.
-    pub fn is_cut_by_changes_behind(&self, first: Option<Ticket>) -> bool {
-        (self.awaits_answer() || self.is_cut) && self.head.is_some() && self.head.map(|(head, _)| head) == first
-    }
-
-    /// Closes the batch. It keeps those of its requests that are still at the head of the queue.
-    pub fn cut(&mut self, queue: &mut Queue, policy: &BatchPolicy) {
-        let mut kept = Forming { is_cut: true, ..Forming::default() };
-        queue.restart_with_common(|waiting| {
-            kept.look_at(waiting, policy, |_, _| Some(true));
-        });
-        // The first one itself may have moved in the queue, because it was delayed.
-        *self = if kept.count > 0 { Forming { closed: true, ..kept } } else { Forming::default() };
-    }
-
-    /// Notes that the strategy has not yet answered about this request, the next one of the queue.
-    pub fn await_answer_about(&mut self, ticket: Ticket) {
-        self.awaited = Some(ticket);
-    }
-
-    /// Adds the next request of the queue, if it fits. `may_join` says whether it may share a batch with the first one; `None`: not yet known.
-    /// Returns whether it was added.
+    /// Adds the next request of the queue, if it fits. `may_join` says whether it may share a batch with the first one. Returns whether it was added.
     pub fn look_at(
         &mut self,
         waiting: &Waiting,
         policy: &BatchPolicy,
-        may_join: impl FnOnce(Ticket, Ticket) -> Option<bool>,
+        may_join: impl FnOnce(Ticket, Ticket) -> bool,
     ) -> bool {
         let (ticket, rows) = (waiting.arrival.ticket, waiting.arrival.rows.max(1));
         let rows_then = self.rows.saturating_add(rows);
@@ -99,17 +51,9 @@ impl Forming {
                 self.best = Some(self.count);
             }
             let has_room = rows_then <= policy.rows_max();
-            let fits = has_room && shapes == waiting.arrival.shapes;
-            match if fits { may_join(head, ticket) } else { Some(false) } {
-                Some(true) => {}
-                Some(false) => {
-                    self.closed = true;
-                    return false;
-                }
-                None => {
-                    self.await_answer_about(ticket);
-                    return false;
-                }
+            if !has_room || shapes != waiting.arrival.shapes || !may_join(head, ticket) {
+                self.closed = true;
+                return false;
             }
             self.oldest_us = self.oldest_us.min(waiting.since_us);
         } else {
@@ -130,9 +74,6 @@ impl Forming {
 
     /// Decides whether the requests run now. `has_no_delay`: the delay does not apply any more.
     pub fn decide(&self, policy: &BatchPolicy, has_no_delay: bool, now_us: u64) -> BatchDecision {
-        if self.awaits_answer() {
-            return BatchDecision::AwaitAnswer;
-        }
         if self.count == 0 {
             return BatchDecision::Idle;
         }
@@ -154,6 +95,7 @@ impl Forming {
 
 #[cfg(test)]
 mod tests {
+    use super::super::queue::Queue;
     use super::*;
     use crate::event::Arrival;
 
@@ -170,7 +112,7 @@ mod tests {
         }
         let mut forming = Forming::default();
         while let Some(waiting) = queue.next()
-            && forming.look_at(waiting, &policy, |_, _| Some(true))
+            && forming.look_at(waiting, &policy, |_, _| true)
         {
             queue.advance();
         }

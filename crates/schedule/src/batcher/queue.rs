@@ -24,8 +24,6 @@ pub(super) struct Waiting {
     pub since_us: u64,
     class: Class,
     place: Place,
-    /// The last prefix that it was in, and its index there.
-    in_prefix: (u64, usize),
 }
 
 /// Requests in the order of their levels. Within a level, clients take turns. The batcher looks at them one after the other, from the first. Those
@@ -45,21 +43,11 @@ pub(super) struct Queue {
 }
 
 /// The first requests of the queue, as far as they were looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Prefix {
     number: u64,
     /// The class of its last request.
     class: Option<Class>,
-    len: usize,
-}
-
-/// The number of a prefix that never has a request.
-const EMPTY_PREFIX: u64 = 0;
-
-impl Default for Prefix {
-    fn default() -> Prefix {
-        Prefix { number: EMPTY_PREFIX + 1, class: None, len: 0 }
-    }
 }
 
 /// Whether a change in the queue changed the prefix.
@@ -114,7 +102,7 @@ impl Queue {
         let Arrival { ticket, client, rows, .. } = arrival;
         let order = self.order.entry(class).or_default();
         let (place, is_changed) = order.push(client, ticket, number, rows, self.prefix.number);
-        self.waiting.insert(ticket, Waiting { arrival, since_us, class, place, in_prefix: (EMPTY_PREFIX, 0) });
+        self.waiting.insert(ticket, Waiting { arrival, since_us, class, place });
         is_changed || Some(class) < self.prefix.class
     }
 
@@ -172,11 +160,6 @@ impl Queue {
         }
     }
 
-    /// The first request of all.
-    pub fn first(&self) -> Option<Ticket> {
-        self.order.first_key_value()?.1.next(EMPTY_PREFIX)
-    }
-
     /// The first request behind the prefix.
     pub fn next(&self) -> Option<&Waiting> {
         self.waiting.get(&self.next_of_class()?.1)
@@ -193,31 +176,16 @@ impl Queue {
 
     /// Adds [`Queue::next`] to the prefix.
     pub fn advance(&mut self) {
-        let Some((class, ticket)) = self.next_of_class() else { return };
-        let Prefix { number, len, .. } = self.prefix;
+        let Some((class, _)) = self.next_of_class() else { return };
         if let Some(order) = self.order.get_mut(&class) {
-            order.advance(number);
+            order.advance(self.prefix.number);
         }
-        if let Some(waiting) = self.waiting.get_mut(&ticket) {
-            waiting.in_prefix = (number, len);
-        }
-        self.prefix = Prefix { class: Some(class), len: len + 1, ..self.prefix };
+        self.prefix.class = Some(class);
     }
 
     /// A new prefix begins, without requests.
     pub fn restart(&mut self) {
-        self.prefix = Prefix { number: self.prefix.number + 1, class: None, len: 0 };
-    }
-
-    /// A new prefix begins. It has those requests of the last one that are still at the head of the queue in the same order. Each is passed to
-    /// `keep`.
-    pub fn restart_with_common(&mut self, mut keep: impl FnMut(&Waiting)) {
-        let before = self.prefix.number;
-        self.restart();
-        while let Some(waiting) = self.next().filter(|waiting| waiting.in_prefix == (before, self.prefix.len)) {
-            keep(waiting);
-            self.advance();
-        }
+        self.prefix = Prefix { number: self.prefix.number + 1, class: None };
     }
 
     /// The earliest deadline.
@@ -306,10 +274,9 @@ mod tests {
     }
 
     /// Each letter of `waiting` is a request of the peer of that name. A capital letter is a request of the first of two levels. The first
-    /// `looked_at` requests are in the prefix when a request of `newcomer` arrives. `expect`: how many of them are still at the head of the queue.
-    /// `None` if all are.
+    /// `looked_at` requests are in the prefix when a request of `newcomer` arrives. `expect`: whether that changes the prefix.
     #[track_caller]
-    fn check_prefix(waiting: &str, looked_at: usize, newcomer: char, expect: Option<usize>) {
+    fn check_prefix(waiting: &str, looked_at: usize, newcomer: char, expect: PrefixChanged) {
         let mut queue = Queue::default();
         let arrival = |letter: char, ticket: usize| {
             let client = Client { peer: letter.to_ascii_lowercase() as u64, flow: 0 };
@@ -321,21 +288,21 @@ mod tests {
         }
         (0..looked_at).for_each(|_| queue.advance());
         let changed = queue.push(arrival(newcomer, waiting.len()), false, 0);
-        let mut kept = 0;
-        queue.restart_with_common(|_| kept += 1);
-        assert_eq!(changed.then_some(kept), expect, "{waiting}, {looked_at} looked at, {newcomer}");
-        assert!(changed || kept == looked_at, "{waiting}, {looked_at} looked at, {newcomer}: {kept} are left");
+        assert_eq!(changed, expect, "{waiting}, {looked_at} looked at, {newcomer}");
+        let tickets: Vec<_> = (0..looked_at as u64).collect();
+        let kept = order(&mut queue).starts_with(&tickets);
+        assert_eq!(kept, !changed, "{waiting}, {looked_at} looked at, {newcomer}");
     }
 
     #[test]
     fn a_newcomer_changes_the_prefix_if_it_goes_before_its_last_request() {
-        check_prefix("aaaa", 3, 'b', Some(1));
-        check_prefix("aaaa", 1, 'b', None);
-        check_prefix("aaaa", 4, 'a', None);
-        check_prefix("abab", 4, 'c', Some(2));
-        check_prefix("aaaa", 1, 'B', Some(0));
-        check_prefix("AAaa", 3, 'A', Some(2));
-        check_prefix("AAaa", 2, 'A', None);
-        check_prefix("AAaa", 2, 'b', None);
+        check_prefix("aaaa", 3, 'b', true);
+        check_prefix("aaaa", 1, 'b', false);
+        check_prefix("aaaa", 4, 'a', false);
+        check_prefix("abab", 4, 'c', true);
+        check_prefix("aaaa", 1, 'B', true);
+        check_prefix("AAaa", 3, 'A', true);
+        check_prefix("AAaa", 2, 'A', false);
+        check_prefix("AAaa", 2, 'b', false);
     }
 }

@@ -161,10 +161,9 @@ impl Direct {
         let arrival = |number: &SequenceNumber| self.table.next_of(*number).map(|(waiting, _)| &waiting.arrival);
         let oldest = ready.iter().filter_map(|(_, number)| arrival(number)).min_by_key(|arrival| arrival.ticket);
         let head = oldest.map(|arrival| (arrival.ticket, arrival.shapes));
-        let mut joins = |number: &SequenceNumber| {
+        let joins = |number: &SequenceNumber| {
             let (Some((ticket, shapes)), Some(next)) = (head, arrival(number)) else { return false };
-            next.ticket == ticket
-                || (next.shapes == shapes && context.joins.may_join(&[ticket], next.ticket) == Some(true))
+            next.ticket == ticket || (next.shapes == shapes && (context.may_join)(ticket, next.ticket))
         };
         let joined: Vec<_> = ready.into_iter().filter(|(_, number)| joins(number)).collect();
         let mut slots: SmallVec<[Slot; 1]> = SmallVec::new();
@@ -233,7 +232,7 @@ impl Scheduler for Direct {
                     self.look_at(number);
                 }
             }
-            Event::Time | Event::Answered => {}
+            Event::Time => {}
         }
         self.start(context);
         context.over(self.table.over());

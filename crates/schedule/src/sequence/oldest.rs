@@ -89,8 +89,7 @@ impl Oldest {
     fn forward_as(&mut self, at: InstanceId, event: Event, rejection: Rejection, context: &mut Context<'_>) {
         let Some(instance) = self.instances.get_mut(at.0) else { return };
         let mut actions = Actions::default();
-        let joins = &mut *context.joins;
-        instance.batcher.handle(event, &mut Context { now_us: context.now_us, actions: &mut actions, joins });
+        instance.batcher.handle(event, &mut Context { actions: &mut actions, ..*context });
         instance.wake_at_us = actions.wake_at_us;
         for action in actions.list {
             match action {
@@ -225,9 +224,6 @@ impl Scheduler for Oldest {
                 self.offer_all(placed, context);
             }
             Event::Stop => self.stop(context),
-            Event::Answered => {
-                (0..self.instances.len()).for_each(|at| self.forward(InstanceId(at), Event::Answered, context));
-            }
             Event::Time => {}
         }
         for at in 0..self.instances.len() {

@@ -32,7 +32,8 @@ impl Delayed {
             let (mut rows, mut count, mut tickets) = (0, 0, Vec::new());
             for (arrival, _) in &self.queue {
                 let fits = rows + arrival.rows <= self.rows_max;
-                if !fits || !tickets.is_empty() && context.joins.may_join(&tickets, arrival.ticket) != Some(true) {
+                let joins = tickets.first().is_none_or(|first| (context.may_join)(*first, arrival.ticket));
+                if !fits || !joins {
                     break;
                 }
                 (rows, count) = (rows + arrival.rows, count + 1);
@@ -67,7 +68,7 @@ impl Scheduler for Delayed {
                 context.reject(ticket, Rejection::Cancelled);
             }
             Event::Stop => self.stopped = true,
-            Event::CutShort(_) | Event::Done(_) | Event::Down(_) | Event::Up(_) | Event::Time | Event::Answered => {}
+            Event::CutShort(_) | Event::Done(_) | Event::Down(_) | Event::Up(_) | Event::Time => {}
         }
         self.expire(context);
         self.start(context);

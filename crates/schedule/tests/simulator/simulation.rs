@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use nerite_schedule::{
-    Arrival, BatchPolicy, Batcher, Client, Deadline, Driver, InstanceId, JoinRule, Question, Rejection, Run, Scheduler,
-    Span, Ticket, TimeoutAction,
+    Arrival, BatchPolicy, Batcher, Client, Deadline, Driver, InstanceId, Rejection, Run, Scheduler, Span, Ticket,
+    TimeoutAction,
 };
 use proptest::prelude::*;
 
@@ -48,16 +48,6 @@ pub struct Simulation {
     pub ends: BTreeMap<usize, End>,
     /// The numbers of the jobs of each batch, and its start.
     pub batches: Vec<(Vec<usize>, u64)>,
-    strategy: Option<SimulatedStrategy>,
-}
-
-/// A strategy that takes time.
-struct SimulatedStrategy {
-    rule: Box<dyn JoinRule<Job>>,
-    /// The time for each answer.
-    takes_us: u64,
-    /// The answer to the question that it was asked, and when it gives it.
-    answer: Option<(u64, bool)>,
 }
 
 impl Simulation {
@@ -75,20 +65,12 @@ impl Simulation {
             jobs: Vec::new(),
             ends: BTreeMap::new(),
             batches: Vec::new(),
-            strategy: None,
         }
     }
 
     /// The same, with a rule for what joins a batch.
-    pub fn with_join_rule(mut self, rule: impl JoinRule<Job> + Send + 'static) -> Simulation {
+    pub fn with_join_rule(mut self, rule: impl Fn(&Job, &Job) -> bool + Send + 'static) -> Simulation {
         self.driver = self.driver.with_join_rule(rule);
-        self
-    }
-
-    /// The same, with a rule that is a strategy's, and takes this time for each answer.
-    pub fn consulting(mut self, rule: impl JoinRule<Job> + Send + 'static, takes_us: u64) -> Simulation {
-        self.driver = self.driver.with_questions();
-        self.strategy = Some(SimulatedStrategy { rule: Box::new(rule), takes_us, answer: None });
         self
     }
 
@@ -143,27 +125,6 @@ impl Simulation {
             let end = End::Rejected { why, at_us: self.now_us };
             assert_eq!(self.ends.insert(job.number, end), None, "ended twice");
         }
-        self.answer_question();
-    }
-
-    fn answer_question(&mut self) {
-        let Some(SimulatedStrategy { rule, takes_us, answer }) = &mut self.strategy else { return };
-        let Some(question) = self.driver.next_question() else { return };
-        assert_eq!(*answer, None, "it is asked two questions at a time");
-        let says = match question {
-            Question::Begins(first) => {
-                // A batch may begin before the rule was told the end of the last one.
-                rule.ends();
-                rule.begins(first);
-                true
-            }
-            Question::MayJoin(next) => rule.may_join(&[], next),
-            Question::Ends => {
-                rule.ends();
-                true
-            }
-        };
-        *answer = Some((self.now_us + *takes_us, says));
     }
 
     fn check_idle(&self) {
@@ -180,19 +141,6 @@ impl Simulation {
             let done = self.busy.iter().map(|(instance, at_us)| (*at_us, Some(*instance))).min();
             let wake = self.driver.wake_at_us().map(|at_us| (at_us.max(self.now_us), None));
             let first = done.into_iter().chain(wake).min_by_key(|(at_us, _)| *at_us);
-            let answer = self.strategy.as_ref().and_then(|strategy| strategy.answer);
-            if let Some((at_us, says)) =
-                answer.filter(|(at_us, _)| first.is_none_or(|(first_us, _)| *at_us <= first_us))
-            {
-                if at_us > until_us {
-                    break;
-                }
-                self.now_us = at_us;
-                self.strategy.iter_mut().for_each(|strategy| strategy.answer = None);
-                self.driver.answered(says, at_us);
-                self.take();
-                continue;
-            }
             let Some((at_us, what)) = first else { break };
             if at_us > until_us {
                 break;

@@ -38,7 +38,6 @@ fn patient(limits: &Arc<RateLimits>, text: &str, instances: Vec<Box<dyn Instance
     let scheduling = Scheduling {
         scheduler: Box::new(Fifo::new()),
         arrivals,
-        strategy: None,
         preserve_ordering: false,
         requests_max: usize::MAX,
         claims,

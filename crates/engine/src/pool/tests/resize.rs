@@ -12,7 +12,6 @@ fn ordered(goes_on: mpsc::Receiver<()>) -> Pool {
     let scheduling = Scheduling {
         scheduler: Box::new(Fifo::new()),
         arrivals: Arrivals::default(),
-        strategy: None,
         preserve_ordering: true,
         requests_max: usize::MAX,
         claims: None,

@@ -64,7 +64,6 @@ impl Stepping {
         let scheduling = Scheduling {
             scheduler: Box::new(Direct::new(policy)),
             arrivals: Arrivals::default().of_sequences(false),
-            strategy: None,
             preserve_ordering: false,
             requests_max: 100,
             claims: None,
