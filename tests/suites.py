@@ -122,6 +122,7 @@ ALONE = {
     "hostile/test_quick_path.py": "bounds how long health and polls take",
     "hostile/test_region_owners.py::test_one_user_cannot_take_all_places": "reads resident memory and counts descriptors",
     "hostile/test_regions.py": "reads resident memory and counts descriptors around each test",
+    "hostile/test_rendering.py": "bounds polls of front threads in time",
     "hostile/test_request_sizes.py": "asserts that health is answered within 1 s",
     "hostile/test_sandbox.py::test_others_are_answered_while_a_model_in_a_sandbox": "thousands of threads, 1 GiB, all descriptors a process may have",
     "hostile/test_sanitized_backends.py::test_many_loads_leave_nothing_behind": "reads resident memory, counts threads and descriptors",

@@ -34,11 +34,11 @@ pub struct Api {
 pub(crate) struct Client {
     peer: Peer,
     /// Counts the bytes that the server holds for this connection.
-    account: Account,
+    pub(crate) account: Account,
     /// The account for what the client makes the server keep after its connections are closed. Few clients need one.
     retained: OnceLock<PeerAccount>,
     /// The connection's use of the front threads.
-    flow: Flow,
+    pub(crate) flow: Flow,
     /// The trace of all its requests, independent of the trace settings.
     pub(crate) trace: Option<Arc<RequestTrace>>,
     /// The record of the call that a session makes now. Over HTTP and gRPC each request has its own record.

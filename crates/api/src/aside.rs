@@ -72,6 +72,16 @@ pub fn on_disk<T: Send + 'static>(account: &Account, work: impl FnOnce() -> T + 
     DISKS.run(current_flow(), unless_shed(account, work))
 }
 
+/// As [`aside`], for steps of the responses to requests of this flow. They are done even if the connection has to end, because a request ends with its
+/// last response. They may read memory of the client.
+pub(crate) fn on_response_worker<T: Send + 'static>(
+    flow: &Flow,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Aside<T> {
+    let own = flow.clone();
+    LARGE_MESSAGES.run(Some(flow.clone()), move || Ok(noting_waits(&own, work)))
+}
+
 /// `work`, or an error if the connection of this account has to end by the time of the call.
 pub(crate) fn unless_shed<T, W: FnOnce() -> T>(
     account: &Account,

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use nerite_budget::Charge;
 use nerite_engine::{Served, reshaped};
 use nerite_memory::Slot;
+use nerite_request::limits::COPIED_BYTES;
 use nerite_request::names::ByName;
 use nerite_request::{
-    Deliver, InferRequestedOutput, InferResponse, Numbered, PeerAccount, PlaceQuery, Reply, RequestTrace, Response,
-    ResponseWindow, Status,
+    Deliver, InferRequestedOutput, InferResponse, Numbered, Output, PeerAccount, PlaceQuery, Reply, RequestTrace,
+    Response, ResponseWindow, Status,
 };
 use nerite_watchdog::now_ns;
 
 use crate::caller::Caller;
-use crate::classify::classify;
+use crate::classify::{self, classify};
 use crate::places::{OutputLease, Places};
 use crate::under_way::UnderWay;
 
@@ -21,20 +22,34 @@ use crate::under_way::UnderWay;
 /// reported beside it.
 pub(crate) struct Delivery<S> {
     shown: Option<Shown>,
-    places: Option<Places>,
-    /// `Some` for a decoupled model.
-    window: Option<Arc<ResponseWindow>>,
-    /// The trace of the request, if it is traced.
-    trace: Option<Arc<RequestTrace>>,
+    pub(crate) side: ModelSide,
     /// The client of the request. Its quota is charged for the bytes of the responses, and its log line counts them.
     caller: Option<Arc<Caller>>,
-    /// The account that is charged for the states that the request leaves behind, and for responses beyond the window. `None` if there can be none.
-    account: Option<PeerAccount>,
     /// The charge for the memory that the strings of the request take, until the last response.
     strings: Option<Charge>,
     sink: S,
     /// Counts the inference as under way until its last response was sent.
     under_way: UnderWay,
+}
+
+/// The parts of a delivery for which a model asks.
+#[derive(Clone)]
+pub(crate) struct ModelSide {
+    pub(crate) places: Option<Places>,
+    /// `Some` for a decoupled model.
+    pub(crate) window: Option<Arc<ResponseWindow>>,
+    /// The trace of the request, if it is traced.
+    pub(crate) trace: Option<Arc<RequestTrace>>,
+    /// The account that is charged for the states that the request leaves behind, and for responses beyond the window. `None` if there can be none.
+    pub(crate) account: Option<PeerAccount>,
+}
+
+impl ModelSide {
+    /// As [`Deliver::place`].
+    pub(crate) fn place(&self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
+        // Leases are memory of the host, whatever the runtime prefers.
+        self.places.as_ref().map_or(Ok(None), |places| places.place(query.index, query.bytes))
+    }
 }
 
 impl<S: FnMut(Response, Vec<OutputLease>) + Send> Delivery<S> {
@@ -49,12 +64,13 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Delivery<S> {
     ) -> Delivery<S> {
         let shown = Shown::of(outputs, served);
         let window = served.config().decoupled().then(ResponseWindow::new);
-        Delivery { shown, places, window, trace, caller: None, account: None, strings: None, sink, under_way }
+        let side = ModelSide { places, window, trace, account: None };
+        Delivery { shown, side, caller: None, strings: None, sink, under_way }
     }
 
     /// The same, charging this account for states that the request leaves behind, and for responses beyond the window.
     pub(crate) fn charging(self, account: Option<PeerAccount>) -> Delivery<S> {
-        Delivery { account, ..self }
+        Delivery { side: ModelSide { account, ..self.side }, ..self }
     }
 
     /// The same, holding the charge for the request's strings.
@@ -69,7 +85,7 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Delivery<S> {
 
     /// Takes the window away. The caller counts the responses in it.
     pub(crate) fn take_window(&mut self) -> Option<Arc<ResponseWindow>> {
-        self.window.take()
+        self.side.window.take()
     }
 
     /// The reply that takes these steps. If there are no steps, responses go to `numbered`, if it is given, and not to
@@ -80,11 +96,8 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Delivery<S> {
     {
         let Delivery {
             shown: None,
-            places: None,
-            window: None,
-            trace: None,
+            side: ModelSide { places: None, window: None, trace: None, account: None },
             caller: None,
-            account: None,
             strings: None,
             ..
         } = &self
@@ -97,11 +110,24 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Delivery<S> {
         }
     }
 
+    /// Whether the steps may be much work: outputs are turned into classes, or copied to leases.
+    pub(crate) fn may_be_much_work(&self) -> bool {
+        self.side.places.is_some() || self.shown.as_ref().is_some_and(|shown| !shown.classes.is_empty())
+    }
+
+    /// How much work the steps for this response are, in bytes of [`nerite_request::limits::INLINE_WORK_BYTES_MAX`].
+    pub(crate) fn work(&self, response: &Response) -> usize {
+        let (Response::Part(tensors) | Response::Final(tensors)) = response else { return 0 };
+        let classes = self.shown.as_ref().map_or(0, |shown| shown.work(tensors));
+        let copied = self.side.places.as_ref().map_or(0, |places| places.copied_bytes(tensors));
+        classes.saturating_add(copied / COPIED_BYTES)
+    }
+
     fn steps(&self, tensors: &mut InferResponse) -> Result<Vec<OutputLease>, Status> {
         if let Some(shown) = &self.shown {
             shown.apply(tensors)?;
         }
-        self.places.as_ref().map_or(Ok(Vec::new()), |places| places.settle(tensors))
+        self.side.places.as_ref().map_or(Ok(Vec::new()), |places| places.settle(tensors))
     }
 }
 
@@ -115,13 +141,13 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Deliver for Delivery<S> {
             response = if response.is_last() { Response::failed(error) } else { Response::failed_part(error) };
             Vec::new()
         });
-        if let Some(window) = &self.window {
+        if let Some(window) = &self.side.window {
             take_place(window, &mut response);
         }
         if let Some(caller) = &self.caller {
             caller.note_response(&response);
         }
-        if let Some(trace) = &self.trace {
+        if let Some(trace) = &self.side.trace {
             trace.note("INFER_RESPONSE_COMPLETE", now_ns());
         }
         if response.is_last() {
@@ -131,24 +157,23 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Deliver for Delivery<S> {
     }
 
     fn offers_places(&self) -> bool {
-        self.places.is_some()
+        self.side.places.is_some()
     }
 
     fn account(&self) -> Option<PeerAccount> {
-        self.account.clone()
+        self.side.account.clone()
     }
 
     fn trace(&self) -> Option<Arc<RequestTrace>> {
-        self.trace.clone()
+        self.side.trace.clone()
     }
 
     fn window(&self) -> Option<Arc<ResponseWindow>> {
-        self.window.clone()
+        self.side.window.clone()
     }
 
     fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
-        // Leases are memory of the host, whatever the runtime prefers.
-        self.places.as_ref().map_or(Ok(None), |places| places.place(query.index, query.bytes))
+        self.side.place(query)
     }
 }
 
@@ -181,6 +206,18 @@ impl Shown {
         (reshapes || !classes.is_empty()).then(|| Shown { served: Arc::clone(served), classes })
     }
 
+    /// How many classes the output is turned into, if it is.
+    fn classes_of(&self, output: &Output) -> Option<u64> {
+        let at = self.classes.binary_search_by_key(&output.index, |(index, _)| *index).ok()?;
+        self.classes.get(at).map(|(_, classes)| *classes)
+    }
+
+    fn work(&self, response: &InferResponse) -> usize {
+        let batching = self.served.config().batches();
+        let work = |output| Some(classify::work(output, self.classes_of(output)?, batching));
+        response.outputs.iter().filter_map(work).fold(0, usize::saturating_add)
+    }
+
     fn apply(&self, response: &mut InferResponse) -> Result<(), Status> {
         let batching = self.served.config().batches();
         for output in &mut response.outputs {
@@ -190,8 +227,7 @@ impl Shown {
                 let shown = reshaped(own, reshape, &spec.dims);
                 output.shape = output.shape.iter().copied().take(usize::from(batching)).chain(shown).collect();
             }
-            if let Ok(at) = self.classes.binary_search_by_key(&output.index, |(index, _)| *index) {
-                let classes = self.classes[at].1;
+            if let Some(classes) = self.classes_of(output) {
                 let labels =
                     self.served.labels().get(output.name.as_str()).map(|labels| &labels[..]).unwrap_or_default();
                 *output = classify(output, classes, batching, labels)?;

@@ -113,6 +113,13 @@ impl Places {
         Ok(Some(slot))
     }
 
+    /// The bytes that [`Places::settle`] copies to leases.
+    pub(crate) fn copied_bytes(&self, response: &InferResponse) -> usize {
+        let outputs = response.outputs.iter().filter(|output| !output.placed);
+        let copied = outputs.filter(|output| self.0.leased_output(output.index).is_some());
+        copied.map(|output| output.data.len()).sum()
+    }
+
     /// Moves outputs to their leases. The response then reports leases of named sessions. Returns the leases that are reported beside it.
     pub(crate) fn settle(&self, response: &mut InferResponse) -> Result<Vec<OutputLease>, Status> {
         let mut leases = Vec::new();

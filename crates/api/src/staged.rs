@@ -3,24 +3,24 @@
 //! Inputs are copied to private memory before the run. Outputs stay where the model made them. A stalling worker copies them to the client's memory and
 //! sends the response. So neither a front thread nor an instance of a model waits for the client's memory. Responses keep their order.
 
-use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nerite_budget::Charge;
 use nerite_engine::output_too_small;
-use nerite_locks::Mutex;
 use nerite_memory::{Access, Buffer, Reason, Slot};
 use nerite_request::{
     Deliver, InferResponse, Inputs, PeerAccount, Reply, RequestTrace, Response, ResponseWindow, Status, WantedOutputs,
 };
-use nerite_watchdog::{Flow, FrontEnd, is_polling, watched};
+use nerite_watchdog::is_polling;
 use tokio::runtime::Handle;
 
 use crate::Api;
+use crate::api::Client;
 use crate::aside::on_stalling_worker;
 use crate::delivery::{Delivery, take_place};
 use crate::places::OutputLease;
+use crate::queue::Queue;
 use crate::stalling::STAGED_REQUESTS;
 
 /// Larger inputs, and larger places of outputs, are not staged: the model's run reads and writes them in the client's memory, on a worker.
@@ -28,7 +28,7 @@ const STAGED_BYTES_MAX: usize = 4 << 20;
 
 /// The staged parts of a request.
 pub(crate) struct StagedRequest {
-    flow: Flow,
+    client: Arc<Client>,
     runtime: Handle,
     /// The client's memory for outputs, by the index of the output.
     slots: Vec<(usize, Slot)>,
@@ -67,7 +67,7 @@ impl Api {
         }
         STAGED_REQUESTS.fetch_add(1, Ordering::Relaxed);
         let charge = self.account().charge(if bytes > STAGED_BYTES_MAX { 0 } else { bytes });
-        Ok(Some(StagedRequest { flow: self.flow().clone(), runtime, slots, is_partial, charge }))
+        Ok(Some(StagedRequest { client: Arc::clone(&self.client), runtime, slots, is_partial, charge }))
     }
 }
 
@@ -99,39 +99,23 @@ impl StagedRequest {
     where
         S: FnMut(Response, Vec<OutputLease>) + Send + 'static,
     {
-        let StagedRequest { flow, runtime, slots, is_partial, charge } = self;
+        let StagedRequest { client, runtime, slots, is_partial, charge } = self;
         let window = delivery.take_window();
         let (trace, account) = (delivery.trace(), delivery.account());
-        let last_step = Mutex::new(LastStep { delivery, slots, _charge: charge });
-        let queue = Arc::new(Queue { flow, runtime, waiting: Mutex::default(), last_step });
+        let on_worker = |flow: &_, work| on_stalling_worker(flow, work);
+        let queue = Queue::new(client, runtime, on_worker, LastStep { delivery, slots, _charge: charge });
         Reply::through(StagedReply { queue, window, trace, account, is_partial })
     }
 }
 
 /// Takes the responses from the model.
 struct StagedReply<S> {
-    queue: Arc<Queue<S>>,
+    queue: Arc<Queue<LastStep<S>>>,
     /// Counts responses from when they were made.
     window: Option<Arc<ResponseWindow>>,
     trace: Option<Arc<RequestTrace>>,
     account: Option<PeerAccount>,
     is_partial: bool,
-}
-
-/// The responses that wait for a stalling worker.
-struct Queue<S> {
-    flow: Flow,
-    runtime: Handle,
-    waiting: Mutex<Waiting>,
-    /// Used by one worker at a time. Locked after `waiting` was released, because the model's thread must not wait for it.
-    last_step: Mutex<LastStep<S>>,
-}
-
-#[derive(Default)]
-struct Waiting {
-    responses: VecDeque<Response>,
-    /// Whether a worker was asked for.
-    is_served: bool,
 }
 
 struct LastStep<S> {
@@ -166,44 +150,11 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send + 'static> Deliver for StagedRe
     }
 }
 
-impl<S: FnMut(Response, Vec<OutputLease>) + Send + 'static> Queue<S> {
-    fn push(self: &Arc<Self>, response: Response) {
-        let mut waiting = lock(&self.waiting);
-        waiting.responses.push_back(response);
-        let was_served = std::mem::replace(&mut waiting.is_served, true);
-        drop(waiting);
-        if !was_served {
-            self.serve();
-        }
-    }
-
-    /// Has a stalling worker deliver the first response in the queue. Each response waits for its own turn on a worker, because a request may have any number
-    /// of responses.
-    fn serve(self: &Arc<Self>) {
-        let queue = Arc::clone(self);
-        let work = on_stalling_worker(&self.flow, move || queue.deliver_first());
-        // An error means that the work panicked. Then the sink is dropped, and the client gets an error.
-        drop(self.runtime.spawn(watched(FrontEnd::Server, async move { drop(work.await) })));
-    }
-
-    fn deliver_first(self: Arc<Self>) {
-        let Some(response) = lock(&self.waiting).responses.pop_front() else { return };
-        lock(&self.last_step).deliver(response);
-        let mut waiting = lock(&self.waiting);
-        waiting.is_served = !waiting.responses.is_empty();
-        let has_more = waiting.is_served;
-        drop(waiting);
-        if has_more {
-            self.serve();
-        }
-    }
-}
-
-impl<S: FnMut(Response, Vec<OutputLease>) + Send> LastStep<S> {
+impl<S: FnMut(Response, Vec<OutputLease>) + Send> Deliver for LastStep<S> {
     fn deliver(&mut self, mut response: Response) {
         let is_last = response.is_last();
         let placed = match &mut response {
-            Response::Part(tensors) | Response::Final(tensors) => self.place(tensors),
+            Response::Part(tensors) | Response::Final(tensors) => self.copy_out(tensors),
             Response::End | Response::Failed { .. } => Ok(()),
         };
         if let Err(error) = placed {
@@ -215,9 +166,11 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> LastStep<S> {
         }
         self.delivery.deliver(response);
     }
+}
 
+impl<S> LastStep<S> {
     /// Copies each output to the memory that the client named.
-    fn place(&self, tensors: &mut InferResponse) -> Result<(), Status> {
+    fn copy_out(&self, tensors: &mut InferResponse) -> Result<(), Status> {
         for (index, slot) in &self.slots {
             let Some(output) = tensors.outputs.iter_mut().find(|output| output.index == *index) else { continue };
             let need = output.data.len();
@@ -236,8 +189,4 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> LastStep<S> {
         }
         Ok(())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -100,7 +100,7 @@ impl Drop for Events {
 /// Writes a response as JSON. `charge` is changed to the length of the JSON. A long response is written on another thread than a front thread.
 pub async fn flat(account: &Account, content: Content, mut charge: Charge) -> Result<(Vec<u8>, Charge), Status> {
     let response = content?;
-    let text = if response.inline_bytes() <= INLINE_WORK_BYTES_MAX {
+    let text = if response.head_bytes() + response.tensor_bytes() <= INLINE_WORK_BYTES_MAX {
         write_flat(&response)?
     } else {
         aside(account, move || write_flat(&response)).await??

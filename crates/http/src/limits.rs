@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub use nerite_request::limits::INLINE_WORK_BYTES_MAX;
+pub use nerite_request::limits::{COPIED_BYTES, INLINE_WORK_BYTES_MAX};
 
 /// The most non-empty chunks of a chunked body, as in Triton.
 pub const CHUNKS_MAX: usize = 65536;
@@ -29,8 +29,6 @@ pub const UNUSED_BODY_BYTES_MAX: u64 = 64 << 10;
 pub const UNREAD_BODY_BYTES_MAX: u64 = 256 << 20;
 /// The answer reuses the memory of the request's headers if they have at most this many fields.
 pub const KEPT_HEADERS_MAX: usize = 32;
-/// How many bytes can be copied in the time of writing one byte as text.
-pub const COPIED_BYTES: usize = 16;
 /// The largest body of a call that is neither an inference nor a load: settings, registrations, the index. It is read on the front thread.
 pub const CONTROL_BODY_BYTES_MAX: u64 = INLINE_WORK_BYTES_MAX as u64;
 

@@ -57,6 +57,8 @@ pub const CONFIG_BYTES_MAX: usize = 1 << 20;
 pub const SHARED_BYTES_MIN: usize = 16 << 10;
 /// Work on at most this many bytes of a request is done on the thread that serves the connection, because it takes at most a few milliseconds.
 pub const INLINE_WORK_BYTES_MAX: usize = 256 << 10;
+/// How many bytes can be copied in the time in which one byte is read or written as text.
+pub const COPIED_BYTES: usize = 16;
 
 const _: () = assert!(TENSOR_PARAMETERS_MAX <= PARAMETERS_MAX);
 const _: () = assert!(LISTED_BYTES_MAX < NAME_BYTES_MAX);

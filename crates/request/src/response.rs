@@ -9,11 +9,14 @@ use nerite_tensor::{DataType, Name, Shape};
 use smallvec::SmallVec;
 
 use crate::recycled::{FreeList, clear_list};
-use crate::{LeaseNotice, Parameters, Recycle, Recycled, ResponsePermit, Status};
+use crate::{LeaseNotice, Parameter, Parameters, Recycle, Recycled, ResponsePermit, Status};
 
 thread_local! {
     static FREE: FreeList<InferResponse> = const { RefCell::new(Vec::new()) };
 }
+
+/// The bytes of a number in a message, or of what is written around a text.
+const HEAD_FIELD_BYTES: usize = 8;
 
 /// One response to a request. Most models send one; decoupled models send as many as they like.
 #[derive(Clone, Debug)]
@@ -141,8 +144,23 @@ impl Response {
 impl InferResponse {
     /// The parts of the message whose size a client or model chooses, in bytes: tensors, and the request's id.
     pub fn inline_bytes(&self) -> usize {
-        let tensors = self.outputs.iter().filter(|output| !output.placed).map(|output| output.data.len());
-        tensors.sum::<usize>() + self.id.len()
+        self.tensor_bytes() + self.id.len()
+    }
+
+    /// The bytes of the tensors in the message.
+    pub fn tensor_bytes(&self) -> usize {
+        self.outputs.iter().filter(|output| !output.placed).map(|output| output.data.len()).sum()
+    }
+
+    /// About the bytes of everything else in the message: the request's id, names, parameters and dimensions.
+    pub fn head_bytes(&self) -> usize {
+        let texts = self.id.len() + self.model.len() + self.version.len();
+        let parameters = self.parameters.iter().map(|(key, value)| match value {
+            Parameter::String(text) => key.len() + text.len() + HEAD_FIELD_BYTES,
+            Parameter::Bool(_) | Parameter::Int(_) | Parameter::Double(_) => key.len() + HEAD_FIELD_BYTES,
+        });
+        let output = |output: &Output| output.name.len() + (1 + output.shape.len()) * HEAD_FIELD_BYTES;
+        texts + parameters.sum::<usize>() + self.outputs.iter().map(output).sum::<usize>()
     }
 }
 
@@ -160,5 +178,33 @@ impl Recycle for InferResponse {
 
     fn free_list() -> &'static LocalKey<FreeList<InferResponse>> {
         &FREE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(expected: [usize; 2], change: impl FnOnce(&mut InferResponse)) {
+        let mut response =
+            InferResponse { id: "id".into(), model: "m".into(), version: "1".into(), ..InferResponse::default() };
+        change(&mut response);
+        assert_eq!([response.head_bytes(), response.tensor_bytes()], expected);
+        assert_eq!(response.inline_bytes(), expected[1] + 2);
+    }
+
+    fn output(placed: bool) -> Output {
+        let (shape, data) = (Shape::from_slice(&[2, 5]), Buffer::from(vec![0u8; 10]));
+        Output { index: 0, name: "OUT".into(), datatype: DataType::Uint8, shape, data, placed }
+    }
+
+    #[test]
+    fn all_parts_of_a_message_are_counted() {
+        check([4, 0], |_| {});
+        check([4 + 1 + 8, 0], |one| one.parameters.insert("k", Parameter::Int(1)));
+        check([4 + 1 + 5 + 8, 0], |one| one.parameters.insert("k", Parameter::String("value".into())));
+        check([4 + 3 + 3 * 8, 10], |one| one.outputs.push(output(false)));
+        check([4 + 3 + 3 * 8, 0], |one| one.outputs.push(output(true)));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nerite_api::{Category, Scope};
+use nerite_api::{Category, Scope, aside};
 use nerite_request::Status;
 use nerite_wire::proto::messages::ModelMetadataResponse;
 use nerite_wire::proto::session::{ANSWERS_HEAD_BYTES, VERSION, v1};
@@ -69,6 +69,12 @@ impl Session {
                 let scope = Arc::clone(scope);
                 self.api.change_mappings(scope.mapped_bytes(), move || scope.unregister_system(&region.name)).await?;
                 CallOutcome::from(Answer::Done(v1::Done {}))
+            }
+            Call::SystemStatus(status) if status.name.is_empty() => {
+                let scope = Arc::clone(scope);
+                // There may be many regions with long keys.
+                let all = aside(self.api.account(), move || regions(&scope, "")).await??;
+                CallOutcome::from(Answer::Regions(all))
             }
             Call::SystemStatus(status) => CallOutcome::from(Answer::Regions(regions(scope, &status.name)?)),
             Call::SessionStatus(_) => {

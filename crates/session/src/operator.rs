@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nerite_api::{Operator, Scope, quoted};
+use nerite_api::{Operator, Scope, aside, quoted};
 use nerite_request::inspect::{Dropped, RegionView};
 use nerite_request::{Code, Status};
 use nerite_wire::proto::session::v1;
@@ -53,7 +53,12 @@ impl Session {
         let operator = self.api.operator(self.entry.uid(), sessions.own_uid());
         let operator = operator.map_err(|refusal| Status::new(Code::Denied, refusal.to_string()))?;
         let answer = match call {
-            Call::InspectRegions(request) => Answer::InspectedRegions(regions(&operator, sessions, request)),
+            Call::InspectRegions(request) => {
+                let (operator, sessions) = (operator.clone(), Arc::clone(sessions));
+                // A page takes one pass over all regions for each few of its entries.
+                let page = aside(self.api.account(), move || regions(&operator, &sessions, request)).await?;
+                Answer::InspectedRegions(page)
+            }
             Call::InspectPools(_) => Answer::InspectedPools(operator.pools().into()),
             Call::InspectSessions(_) => Answer::InspectedSessions(list_sessions(&operator, &self.entry)),
             Call::InspectLeases(of) => {

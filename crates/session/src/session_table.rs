@@ -161,7 +161,7 @@ impl SessionEntry {
         self.uid
     }
 
-    pub(crate) fn sessions(&self) -> &SessionTable {
+    pub(crate) fn sessions(&self) -> &Arc<SessionTable> {
         &self.place.sessions
     }
 

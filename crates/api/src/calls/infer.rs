@@ -167,6 +167,9 @@ impl Api {
         let delivery = delivery.of_caller(caller).charging(account).holding(strings);
         let reply = match staged {
             Some(staged) => staged.reply(delivery),
+            None if delivery.may_be_much_work() => {
+                self.sized_reply(delivery).unwrap_or_else(|delivery| delivery.into_reply(numbered))
+            }
             None => delivery.into_reply(numbered),
         };
         model.of_client(self.peer()).submit(AdmittedRequest {

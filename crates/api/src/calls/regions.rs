@@ -47,7 +47,7 @@ impl Api {
         self.change_mappings(mapped, move || work(&own)).await
     }
 
-    /// Calls `work`, which maps or unmaps regions. `mapped_bytes` is the size of the regions that are mapped now.
+    /// Calls `work`, which maps or unmaps regions. `mapped_bytes` is the size of the regions that are mapped now, or more if they are many.
     ///
     /// Memory that `work` gives up is unmapped when this returns, so the owner's quota is free again when the client gets its answer. An exception is
     /// memory that another thread still holds, for a request or to read its status: that thread passes the memory on to be unmapped. A client's object

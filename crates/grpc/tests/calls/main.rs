@@ -1,6 +1,7 @@
 //! Do calls over a socket behave as clients expect?
 #![allow(clippy::unwrap_used)]
 
+mod classes;
 mod compression;
 mod ending;
 mod framing;

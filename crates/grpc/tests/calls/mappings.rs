@@ -172,6 +172,24 @@ async fn a_region_of_another_owner_that_root_unregisters_counts_as_much_mapped_m
     is_unmapped(&path);
 }
 
+#[tokio::test]
+async fn a_client_with_many_small_regions_keeps_no_thread_of_others() {
+    const REGIONS: u32 = 600;
+    let key = format!("/nerite-grpc-many-{}", std::process::id());
+    let path = format!("/dev/shm{key}");
+    File::create(&path).unwrap().set_len(4096).unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+    let server = TestServer::new();
+    let client = server.api.for_peer(Peer::User { uid: 4_000_000_003 });
+    for number in 0..REGIONS {
+        client.register_system(&format!("r{number}"), &key, 0, 4096).unwrap();
+    }
+    std::fs::remove_file(&path).unwrap();
+    let unregister = |api: &Api| api.unregister_system("").map(|()| thread::current().id());
+    assert_ne!(client.change_own_regions(unregister).await, Ok(thread::current().id()));
+    assert_eq!(client.change_own_regions(unregister).await, Ok(thread::current().id()));
+}
+
 /// The threads on which the groups of a user were looked up.
 static LOOKED_UP_ON: Mutex<Vec<thread::ThreadId>> = Mutex::new(Vec::new());
 /// The user directory answers when the sender is used.

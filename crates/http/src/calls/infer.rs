@@ -219,7 +219,8 @@ impl Rendered {
     }
 }
 
-/// Whether a front thread may write this answer: only few bytes must be written as text, or copied because other processes may still write to them.
+/// Whether a front thread may write this answer: only few bytes must be written as text, or copied because other processes may still write to them. The
+/// client chose the request's id, which is a part of the text.
 fn is_light(response: &InferResponse, rendering: &Rendering) -> bool {
     let sent = response.outputs.iter().filter(|output| !output.placed);
     let work = sent.map(|output| match rendering.is_binary(&output.name) {
@@ -227,7 +228,7 @@ fn is_light(response: &InferResponse, rendering: &Rendering) -> bool {
         true if output.data.private_bytes().is_none() => output.data.len() / COPIED_BYTES,
         true => 0,
     });
-    work.sum::<usize>() <= INLINE_WORK_BYTES_MAX
+    response.head_bytes() + work.sum::<usize>() <= INLINE_WORK_BYTES_MAX
 }
 
 /// The answer's head is made in `headers`, which belonged to the request, to reuse their memory.
@@ -252,4 +253,23 @@ async fn write(rendered: Rendered, encoding: Option<Encoding>, headers: &mut Hea
     let mut response = Response::new(body);
     *response.headers_mut() = headers;
     Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(id_bytes: usize, is_expected: bool) {
+        // Each of these characters is six in the JSON.
+        let response = InferResponse { id: "\u{1}".repeat(id_bytes).as_str().into(), ..InferResponse::default() };
+        assert_eq!(is_light(&response, &Rendering::default()), is_expected);
+    }
+
+    #[test]
+    fn an_answer_with_a_long_id_is_not_light() {
+        check(0, true);
+        check(1 << 10, true);
+        check(INLINE_WORK_BYTES_MAX + 1, false);
+    }
 }

@@ -1,6 +1,6 @@
 //! How much work is reading a message, estimated before it is read?
 
-use nerite_request::limits::INLINE_WORK_BYTES_MAX;
+use nerite_request::limits::{COPIED_BYTES, INLINE_WORK_BYTES_MAX};
 
 use super::Chain;
 use super::chain::Cursor;
@@ -9,8 +9,6 @@ use super::read::{Malformed, Read as _, Wire};
 const RAW_INPUT_CONTENTS: u32 = 7;
 /// The alignment with which a tensor of any datatype is not copied.
 const ALIGN: usize = 8;
-/// Bytes that can be copied in the time in which one byte of small fields is read.
-const COPIED_BYTES: usize = 16;
 
 impl Chain {
     /// Whether a front thread may read this inference request: its small fields are few, and its raw tensors are not copied. This check takes no
