@@ -88,7 +88,7 @@ def connections_table(side: Side, scratch: pathlib.Path, options) -> list[str]:
             while opened < count:
                 # One request each. A connection that sent none is ended sooner.
                 connection = idle.enter_context(socket.create_connection((host, int(port))))
-                connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+                connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 assert connection.recv(4096).startswith(b"HTTP/1.1 200"), f"connection {opened} was refused"
                 opened += 1
             found = [measure_cell(roomy, ("http", "shm", "64", "1"), options) for _ in range(options.runs)]

@@ -408,7 +408,7 @@ def test_messages_that_come_at_once_cannot_use_the_same_bytes(launcher):
         # What was announced and did not come is given back.
         host, port = server.http.split(":")
         with socket.create_connection((host, int(port))) as opened:
-            head = "POST /v2/models/identity_fp32/infer HTTP/1.1\r\nhost: x\r\nauthorization: Bearer broken-secret\r\n"
+            head = "POST /v2/models/identity_fp32/infer HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer broken-secret\r\n"
             opened.sendall(f"{head}content-length: 2000000\r\nexpect: 100-continue\r\n\r\n".encode())
             # The server asks for the body after it has booked the bytes.
             assert opened.recv(64).startswith(b"HTTP/1.1 100 ")
@@ -809,7 +809,7 @@ def test_the_line_of_a_client_that_goes_in_the_middle_of_its_body_has_no_status(
 
         def send(path: str, headers: str, body: str) -> socket.socket:
             client = socket.create_connection((host, int(port)), timeout=60)
-            client.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n\r\n{body}".encode())
+            client.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n\r\n{body}".encode())
             return client
 
         def line_of(path: str) -> str:

@@ -295,7 +295,7 @@ def test_a_client_may_wait_for_so_many_models_only(server, gates):
 def test_a_model_that_leaves_while_a_body_comes_is_loaded_again(server, call):
     tensor = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1],"data":[1]}]}'
     body = tensor if call == "infer" else b'{"INPUT0":1}'
-    head = f"POST /v2/models/{MODELS[0]}/{call} HTTP/1.1\r\nHost: nerite\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /v2/models/{MODELS[0]}/{call} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
     host, port = server.http.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=60) as slow, open_client("grpc", server) as other:
         slow.sendall(head.encode() + body[:5])

@@ -95,7 +95,7 @@ def test_chunks_are_counted(server):
 
     host, _, port = server.http.rpartition(":")
     with contextlib.closing(socket.create_connection((host, int(port)), timeout=60)) as wire:
-        wire.sendall(b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        wire.sendall(b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
         with contextlib.suppress(OSError):
             wire.sendall(b"1\r\n \r\n" * 65_600 + b"0\r\n\r\n")
         found = wire.recv(4096)

@@ -57,7 +57,7 @@ def answer_without_body(server, byte_size: int, model: str = "simple") -> tuple[
     """What a client is told that declares a body and sends none of it."""
     host, port = server.http.split(":")
     with contextlib.closing(socket.create_connection((host, int(port)), timeout=60)) as wire:
-        head = f"POST /v2/repository/models/{model}/load HTTP/1.1\r\nHost: x\r\nContent-Length: {byte_size}\r\n\r\n"
+        head = f"POST /v2/repository/models/{model}/load HTTP/1.1\r\nHost: localhost\r\nContent-Length: {byte_size}\r\n\r\n"
         wire.sendall(head.encode())
         answer = b""
         while got := wire.recv(4096):
@@ -188,7 +188,7 @@ def test_long_files_arrive_whole_and_go_with_the_model(with_upload, protocol):
 def test_a_load_that_breaks_off_leaves_nothing_on_disk(with_upload):
     host, port = with_upload.http.split(":")
     with contextlib.closing(socket.create_connection((host, int(port)), timeout=60)) as wire:
-        wire.sendall(b"POST /v2/repository/models/m/load HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n")
+        wire.sendall(b"POST /v2/repository/models/m/load HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000000\r\n\r\n")
         wire.sendall(b'{"parameters":{"file:1/model.onnx":"' + b"A" * (20 << 20))
         wait_for(lambda: unnamed_files(with_upload))
         assert not any(with_upload.kept.iterdir())

@@ -231,7 +231,7 @@ def test_a_client_that_does_not_read_holds_only_its_own_sequence_back(server, cl
     body = json.dumps({"TIMES": [1_000_000], "HOW": ["large"]}).encode()
     with socket.create_connection((host, int(port))) as link:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        head = f"POST /v2/models/decoupled/generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST /v2/models/decoupled/generate_stream HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         link.sendall(head.encode() + body)
         count = -1
         while executions(server, "decoupled") != count:

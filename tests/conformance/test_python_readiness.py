@@ -112,7 +112,7 @@ def test_concurrent_readiness_checks_share_one_question_and_block_no_request(ser
     def hostile(which: int) -> None:
         while not over.is_set():
             with socket.create_connection((host, int(port))) as link:
-                link.sendall(b"GET /v2/models/py_say/ready HTTP/1.1\r\nHost: x\r\n\r\n")
+                link.sendall(b"GET /v2/models/py_say/ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 # Half of them go without waiting for the answer.
                 if which % 2:
                     answers.append(link.recv(100)[:15])

@@ -26,7 +26,7 @@ GROUPS = {
 @contextlib.contextmanager
 def http_client(server, model="identity_fp32"):
     body = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]})
-    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: test\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     host, port = server.http.rsplit(":", 1)
     with contextlib.closing(socket.create_connection((host, int(port)), timeout=60)) as connection:
 

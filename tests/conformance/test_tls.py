@@ -148,7 +148,7 @@ def test_who_has_none_is_not(mutual, papers, protocol):
 def test_plain_clients_get_no_answer_and_disturb_nobody(server, papers):
     host, _, port = server.http.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=60) as plain:
-        plain.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        plain.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = b"".join(iter(lambda: plain.recv(4096), b""))
         # An alert of TLS at the most.
         assert b"HTTP" not in answer and len(answer) < 16
@@ -272,7 +272,7 @@ def test_metrics_and_the_page_go_through_tls(secured_metrics, papers):
             metrics(secured_metrics, papers)
     host, _, port = secured_metrics.metrics.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=60) as plain:
-        plain.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        plain.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = b"".join(iter(lambda: plain.recv(4096), b""))
         assert b"HTTP" not in answer and len(answer) < 16
     for first in (b"", b"\x16\x03\x01"):

@@ -70,7 +70,7 @@ def test_the_page_reads_what_it_refuses(server, path):
 def open_raw(server, length: str) -> socket.socket:
     host, port = server.http.split(":")
     opened = socket.create_connection((host, int(port)), timeout=30)
-    head = f"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nhost: x\r\nauthorization: Bearer read-secret\r\n{length}\r\n\r\n"
+    head = f"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer read-secret\r\n{length}\r\n\r\n"
     opened.sendall(head.encode())
     return opened
 

@@ -14,7 +14,7 @@ def head(length: int, size: int) -> tuple[bytes, bytes]:
         {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [size // 4], "parameters": {"binary_data_size": size}}]}
     ).encode()
     lines = (
-        b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: x\r\n"
+        b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: localhost\r\n"
         b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n" % (len(document), len(document) + length)
     )
     return lines, document

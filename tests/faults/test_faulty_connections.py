@@ -54,7 +54,7 @@ def test_a_client_that_never_reads_its_answer(victim):
     document = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [LARGE // 8], "parameters": {
         "binary_data_size": LARGE // 2}}], "parameters": {"binary_data_output": True}}).encode()  # fmt: skip
     lines = (
-        b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: %d\r\n"
+        b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: localhost\r\nInference-Header-Content-Length: %d\r\n"
         b"Content-Length: %d\r\n\r\n" % (len(document), len(document) + LARGE // 2)
     )
     with connected(victim.http) as lazy:

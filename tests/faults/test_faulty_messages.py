@@ -134,11 +134,11 @@ def test_bottomless_documents_are_answered(victim, text):
 @pytest.mark.parametrize(
     "request_head",
     [
-        b"GET /" + b"x" * 1_000_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET /v2 HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 1_000_000 + b"\r\n\r\n",
-        b"GET /v2 HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 50_000 + b"\r\n",
-        b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n",
-        b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 4611686018427387904\r\n\r\n" + b"x" * 4096,
+        b"GET /" + b"x" * 1_000_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /v2 HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 1_000_000 + b"\r\n\r\n",
+        b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 50_000 + b"\r\n",
+        b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999\r\n\r\n",
+        b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4611686018427387904\r\n\r\n" + b"x" * 4096,
     ],
 )
 def test_oversized_heads_are_refused_or_dropped(victim, request_head):
@@ -151,7 +151,7 @@ def test_oversized_heads_are_refused_or_dropped(victim, request_head):
 def test_a_body_announced_beyond_an_int_is_refused(victim):
     with connected(victim.http) as wire:
         wire.sendall(
-            b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+            b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
             b"Content-Length: 2147483648\r\n\r\n"
         )
         wire.settimeout(2)

@@ -74,7 +74,7 @@ def loads_with_large_warmups(server):
 def loads_that_never_end(server):
     """loads whose warmups would take hours, more than there are places for loads; some are unloaded, and then their clients leave"""
     body = sent(IDENTITY | warmup(50_000, 1) | delay(100))
-    fields = f"HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    fields = f"HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     made = []
     with contextlib.suppress(*DEFENCE):
         made += [send_unread(server, f"POST /v2/repository/models/{own(at)}/load {fields}".encode(), body) for at in range(ENDLESS)]

@@ -19,9 +19,9 @@ MIB = 1 << 20
 HELD_S = 0.5
 # More than one user may have of the server under test.
 IDLE = 1500
-HALF_HEAD = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nX-Never: "
-HALF_BODY = f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nhalf".encode()
-LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+HALF_HEAD = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nX-Never: "
+HALF_BODY = f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nhalf".encode()
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 BURST = 2000
 
 

@@ -20,13 +20,13 @@ HEADS = [
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     b"GET /v2 HTTP/0.9\r\n\r\n",
     b"GET /v2 HTTP/9.9\r\n\r\n",
-    b"GET http://other/v2 HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"CONNECT other:1 HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET http://other/v2 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"CONNECT other:1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
     b"OPTIONS * HTTP/1.1\r\nHost:\r\n\r\n",
-    b"GET /v2 HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABk\r\n\r\n",
-    b"GET /v2 HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: x\r\n\r\n",
-    b"GET /v2/models/" + b"..%2f" * 2000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"GET /v2/models/%00%ff%fe%0d%0aX:1/config HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET /v2 HTTP/1.1\r\nHost: localhost\r\nUpgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABk\r\n\r\n",
+    b"GET /v2 HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: x\r\n\r\n",
+    b"GET /v2/models/" + b"..%2f" * 2000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET /v2/models/%00%ff%fe%0d%0aX:1/config HTTP/1.1\r\nHost: localhost\r\n\r\n",
     b"\x05\x01\x00",
 ]
 # What is said of a body's length, falsely, twice, or with a second opinion.
@@ -47,8 +47,8 @@ FRAMINGS = [
     b"Content-Encoding: gzip, gzip, gzip\r\nContent-Length: 5\r\n",
     b"Expect: 100-continue\r\nContent-Length: 4000000\r\n",
 ]
-BODY_AND_NEXT = b"5\r\nhello\r\n0\r\n\r\nGET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
-CHUNKED = b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+BODY_AND_NEXT = b"5\r\nhello\r\n0\r\n\r\nGET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+CHUNKED = b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 # Frames that HTTP/2 forbids at this place, of this length or with this content.
 FRAMES = [
     frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", BIT - 1)) * 2,
@@ -87,7 +87,7 @@ def heads_of_other_protocols(server):
 @attack
 def bodies_of_doubtful_length(server):
     """bodies whose length is told twice, falsely or with a second encoding, followed by a second request"""
-    post = b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: x\r\n"
+    post = b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: localhost\r\n"
     crowd(2 * len(FRAMINGS), lambda at: send(server.http, post + FRAMINGS[at // 2] + b"\r\n" + BODY_AND_NEXT))
 
 

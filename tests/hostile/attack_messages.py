@@ -231,7 +231,7 @@ def requests_that_nobody_waits_for(server):
 
 def http_abandoned(server, body: bytes) -> None:
     with connect(server.http) as one:
-        one.sendall(f"POST /v2/models/delayed/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        one.sendall(f"POST /v2/models/delayed/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
 
 
 # ---------------------------------------------------------------------------------------------- pages and loads

@@ -34,11 +34,11 @@ def http_generate(server, values: int) -> socket.socket:
 
 def get_unread(server, path: str) -> socket.socket:
     """A client with a small buffer that asks for something, and does not read it."""
-    return send_unread(server, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    return send_unread(server, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
 
 
 def post_unread(server, call: str, fields: str, body: bytes) -> socket.socket:
-    return send_unread(server, f"POST /v2/models/{MODEL}/{call} HTTP/1.1\r\nHost: x\r\n{fields}\r\n\r\n".encode(), body)
+    return send_unread(server, f"POST /v2/models/{MODEL}/{call} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n\r\n".encode(), body)
 
 
 def send_unread(server, head: bytes, body: bytes = b"") -> socket.socket:

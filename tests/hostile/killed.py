@@ -146,7 +146,7 @@ def half_open(urls, chance) -> None:
                 raw.send(step)
         host, port = urls[0].split(":")
         with socket.create_connection((host, int(port))) as plain:
-            plain.send(b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{")
+            plain.send(b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{")
         time.sleep(0.001)
         raw.close()
 

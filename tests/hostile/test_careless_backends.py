@@ -139,7 +139,7 @@ def ask_without_waiting(server, model: str, id: str) -> socket.socket:
     host, _, port = server.http.rpartition(":")
     body = json.dumps({"id": id, "inputs": [{"name": "IN", "datatype": "FP32", "shape": [1], "data": [1]}]}).encode()
     made = socket.create_connection((host, int(port)))
-    made.sendall(f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    made.sendall(f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
     return made
 
 

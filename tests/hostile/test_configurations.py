@@ -152,7 +152,7 @@ def endless_load(server, protocol: str):
             body = json.dumps(ENDLESS).encode()
             host, port = server.http.split(":")
             connection = held.enter_context(contextlib.closing(socket.create_connection((host, int(port)))))
-            head = f"POST /v2/repository/models/identity_fp32/load HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            head = f"POST /v2/repository/models/identity_fp32/load HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
             connection.sendall(head.encode() + body)
         else:
             client = held.enter_context(open_client("grpc", server))
@@ -238,7 +238,7 @@ def test_pages_of_metrics_that_nobody_reads(server):
         class At:
             http = server.metrics
 
-        with many(32, lambda: send_unread(At, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")):
+        with many(32, lambda: send_unread(At, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")):
             falls_to(lambda: before - shed(), -1)
     finally:
         assert unload(server, "measuring").status == 200

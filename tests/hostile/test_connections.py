@@ -31,9 +31,9 @@ FILES = 1024
 # Half of three quarters of these.
 ONE_PEERS = 384
 STRANGER, ANOTHER = 12345, 12346
-HALF_HEAD = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nX-Never: "
+HALF_HEAD = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nX-Never: "
 INFER = "/v2/models/identity_fp32/infer"
-HALF_BODY = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nhalf".encode()
+HALF_BODY = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nhalf".encode()
 # The server answers it before the body has come, when it begins to read that.
 AWAITED_BODY = HALF_BODY.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n")
 # How long something may take that should take a second: this machine may be very busy.
@@ -108,7 +108,7 @@ def status_of(uid: int, server) -> int:
     (one,) = connections_of(uid, server.http, 1)
     with one:
         one.settimeout(SOON_S)
-        one.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        one.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = http.client.HTTPResponse(one)
         answer.begin()
         return answer.status
@@ -271,7 +271,7 @@ def unread(server, kind: str) -> socket.socket:
                     "parameters": {"binary_data_output": True}}  # fmt: skip
         head = json.dumps(document).encode()
         one.sendall(
-            f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(head) + 4 * LARGE}\r\n"
+            f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(head) + 4 * LARGE}\r\n"
             f"Inference-Header-Content-Length: {len(head)}\r\n\r\n".encode() + head + bytes(4 * LARGE)
         )
         return one
@@ -386,7 +386,7 @@ def unread_sessions(server) -> list[Raw]:
 
 def unread_pages(url: str) -> list[socket.socket]:
     """Connections on which many pages of metrics wait that nobody reads."""
-    return connections_of(STRANGER, url, 3, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+    return connections_of(STRANGER, url, 3, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
 
 
 HOLDERS = {

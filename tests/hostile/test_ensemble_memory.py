@@ -469,6 +469,6 @@ def never_reading(server, model: str) -> socket.socket:
     head = json.dumps({"inputs": [given], "outputs": [{"name": "OUT", "parameters": {"binary_data": True}}]}).encode()
     host, _, port = server.http.rpartition(":")
     made = socket.create_connection((host, int(port)))
-    fields = f"Host: x\r\nContent-Length: {len(head) + BYTES}\r\nInference-Header-Content-Length: {len(head)}\r\n\r\n"
+    fields = f"Host: localhost\r\nContent-Length: {len(head) + BYTES}\r\nInference-Header-Content-Length: {len(head)}\r\n\r\n"
     made.sendall(f"POST /v2/models/{model}/infer HTTP/1.1\r\n{fields}".encode() + head + VALUES.tobytes())
     return made

@@ -39,7 +39,7 @@ def tensors() -> bytes:
 def large_message(name: str) -> bytes:
     """An inference over HTTP with this id."""
     body = b'{"id":"%s",' % name.encode() + tensors()
-    return b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    return b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
 
 def send(connection, message: bytes) -> int:

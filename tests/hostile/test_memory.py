@@ -124,7 +124,7 @@ def somebody_holds(server, mib: int):
     host, port = server.http.split(":")
     with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as one:
         one.sendall(
-            f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {(mib << 20) + 1}\r\n\r\n".encode()
+            f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {(mib << 20) + 1}\r\n\r\n".encode()
         )
         for _ in range(mib):
             one.sendall(MIB)
@@ -137,7 +137,7 @@ def test_much_announced_and_little_sent(tight):
         for _ in range(ANNOUNCERS):
             one = open_.enter_context(socket.create_connection((host, int(port)), timeout=TIMEOUT_S))
             one.sendall(
-                f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {ANNOUNCED}\r\n\r\nabc".encode()
+                f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {ANNOUNCED}\r\n\r\nabc".encode()
             )
         # Others are answered while all of them wait; what they announced takes no room.
         for _ in range(20):

@@ -17,7 +17,7 @@ from witness import are_answered, comes_to, descriptors, settled, witnesses
 
 # Longer than a witness waits for an answer.
 LINGER_S = 600
-HEAD = b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n"
+HEAD = b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 # An error after which the server closes the connection without reading the rest.
 REFUSED_HEAD = b"nonsense\r\n\r\n"

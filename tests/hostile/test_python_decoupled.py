@@ -72,7 +72,7 @@ def generate(server, code: str) -> socket.socket:
     host, _, port = server.http.rpartition(":")
     body = b'{"CODE": %s}' % json.dumps(code).encode()
     made = socket.create_connection((host, int(port)))
-    head = f"POST /v2/models/{MODEL}/generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /v2/models/{MODEL}/generate_stream HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     made.sendall(head.encode() + body)
     return made
 

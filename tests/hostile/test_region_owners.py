@@ -425,7 +425,7 @@ def test_a_client_that_is_bound_to_a_device_has_the_rights_of_its_user(open_serv
 
 def registration_over_http(name: str, key: str) -> bytes:
     body = json.dumps({"key": key, "byte_size": SIZE})
-    return f"POST /v2/systemsharedmemory/region/{name}/register HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+    return f"POST /v2/systemsharedmemory/region/{name}/register HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
 
 
 def registration_over_grpc(name: str, key: str) -> bytes:

@@ -142,7 +142,7 @@ def test_a_client_that_goes_at_any_moment_leaves_all_instances_able_to_run(serve
         head = request_head(count, name)
         for number in range(60):
             with socket.create_connection(server.http.split(":"), timeout=60) as one:
-                fields = f"POST /v2/models/strings/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(head)}\r\n\r\n"
+                fields = f"POST /v2/models/strings/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(head)}\r\n\r\n"
                 one.sendall(fields.encode() + head)
                 time.sleep(number / 500)
         answers = [as_user(GREEDY, lambda: infer(server, "strings", 1000)) for _ in range(4 * INSTANCES)]

@@ -92,7 +92,7 @@ class Honest(threading.Thread):
 def pipelined(server, header: bytes, count: int) -> int:
     """Requests with this header over one connection, without waiting; gives how many were answered with 401."""
     host, port = server.http.split(":")
-    request = b"GET /v2/models/identity_fp32 HTTP/1.1\r\nHost: x\r\nAuthorization: " + header + b"\r\n\r\n"
+    request = b"GET /v2/models/identity_fp32 HTTP/1.1\r\nHost: localhost\r\nAuthorization: " + header + b"\r\n\r\n"
     refused, at = 0, b""
     with socket.create_connection((host, int(port)), timeout=60) as peer:
         sender = threading.Thread(target=lambda: peer.sendall(request * count))

@@ -1,4 +1,4 @@
-"""Can a web site, a stranger or a flood of requests do harm through the page for browsers?"""
+"""Can a web site use the server through its visitor's browser? Can a stranger or a flood of requests do harm through the page?"""
 
 import concurrent.futures
 import contextlib
@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from attack_page import page_in_a_storm, page_with_many_requests
 from attack_table import DEFENCE
-from clients import http_call, http_infer
+from clients import http_call, http_infer, open_client
 from users import as_user
+from witness import lent
 
 ALICE, BOB = 65101, 65102
 JSON = {"Content-Type": "application/json"}
@@ -38,6 +39,29 @@ def loadable(launcher):
         yield server
 
 
+@pytest.fixture(scope="module")
+def opened(launcher, tmp_path_factory):
+    """The same where other hosts can ask, and at a Unix socket."""
+    if launcher.oracle:
+        pytest.skip("2.51 serves web sites")
+    path = tmp_path_factory.mktemp("sockets") / "http"
+    flags = ["--http-address=0.0.0.0", f"--http-socket={path}", "--model-control-mode=explicit", "--load-model=*"]
+    with launcher.running("opened_page", *flags, repository=launcher.copy_of("opened_page", "simple")) as server:
+        server.socket = path
+        yield server
+
+
+@pytest.fixture(scope="module")
+def allowing(launcher):
+    """Where other hosts can ask, a server with a name and a web site of its own."""
+    if launcher.oracle:
+        pytest.skip("2.51 has no CORS")
+    flags = ["--http-allowed-hosts=models.example", "--http-allowed-origins=https://app.example"]
+    flags += ["--http-address=0.0.0.0", "--http-restricted-api=logging:key=sesame"]
+    with launcher.running("allowing_page", *flags, repository=launcher.copy_of("allowing_page", "simple")) as server:
+        yield server
+
+
 def is_ready(server) -> bool:
     return http_call(server.http, "GET", "/v2/models/simple/ready").status == 200
 
@@ -48,22 +72,143 @@ FOREIGN = {
     "another port": {"Origin": "http://127.0.0.1:1"},
     "the browser says so": {"Sec-Fetch-Site": "cross-site"},
     "a site beside": {"Sec-Fetch-Site": "same-site"},
+}
+FORMS = {
     "a form": {"Content-Type": "application/x-www-form-urlencoded"},
     "a form with text": {"Content-Type": "text/plain"},
     "a form with parts": {"Content-Type": "multipart/form-data; boundary=x"},
 }
+ONES = np.ones((1, 16), np.int32).tolist()
+INFER = {"inputs": [{"name": name, "datatype": "INT32", "shape": [1, 16], "data": ONES} for name in ("INPUT0", "INPUT1")]}
+# What changes the server, or runs in it.
+CALLS = {
+    "/v2/repository/models/planted/load": {"parameters": {"config": '{"backend": "python"}', "file:1/model.py": "cHJpbnQoKQ=="}},
+    "/v2/repository/models/simple/unload": {},
+    "/v2/logging": {"log_verbose_level": 9},
+    "/v2/trace/setting": {"trace_level": ["TIMESTAMPS"], "trace_file": "/tmp/planted"},
+    "/v2/systemsharedmemory/unregister": {},
+    "/v2/models/simple/infer": INFER,
+}
 
 
 @pytest.mark.parametrize("site", FOREIGN)
-def test_another_site_changes_nothing(loadable, site):
-    answer = http_call(loadable.metrics, "POST", LOAD, "{}", JSON | FOREIGN[site])
+def test_another_site_changes_nothing_at_the_port_for_programs(loadable, opened, site):
+    headers = FOREIGN[site] | {"Content-Type": "text/plain", "Sec-Fetch-Mode": "no-cors"}
+    for server in (loadable, opened):
+        with open_client("http", server) as owner, lent(owner, 64):
+            before = state(server)
+            for path, body in CALLS.items():
+                answer = http_call(server.http, "POST", path, body, headers)
+                assert answer.status == 403 and "--http-allowed-origins" in json.loads(answer.body)["error"], (path, answer)
+                assert not any(name.startswith("access-control-") for name in answer.headers), answer
+            assert http_call(server.metrics, "GET", "/metrics", headers=headers).status == 403
+            assert state(server) == before
+
+
+def state(server) -> list:
+    """What a client can read of a server that changes with its calls."""
+    reads = ("/v2/logging", "/v2/trace/setting", "/v2/systemsharedmemory/status", "/v2/models/simple/ready")
+    index = http_call(server.http, "POST", "/v2/repository/index").ok()
+    return [index.body, executions(server), *((answer.status, answer.body) for answer in (http_call(server.http, "GET", path) for path in reads))]
+
+
+@pytest.mark.parametrize("site", FOREIGN | FORMS)
+def test_another_site_changes_nothing_through_the_page(loadable, site):
+    headers = JSON | (FOREIGN | FORMS)[site]
+    answer = http_call(loadable.metrics, "POST", LOAD, "{}", headers)
     assert answer.status in (403, 415), answer
     assert is_ready(loadable)
-    ones = np.ones((1, 16), np.int32).tolist()
-    inputs = [{"name": name, "datatype": "INT32", "shape": [1, 16], "data": ones} for name in ("INPUT0", "INPUT1")]
     before = executions(loadable)
-    infer = http_call(loadable.metrics, "POST", "/ui/api/v2/models/simple/infer", {"inputs": inputs}, JSON | FOREIGN[site])
+    infer = http_call(loadable.metrics, "POST", "/ui/api/v2/models/simple/infer", INFER, headers)
     assert infer.status in (403, 415) and executions(loadable) == before
+
+
+def test_a_user_may_follow_a_link_of_another_site(opened):
+    visit = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert http_call(opened.http, "GET", "/v2", headers=visit).status == 200
+    assert http_call(opened.metrics, "GET", "/metrics", headers=visit).status == 200
+    assert http_call(opened.http, "POST", "/v2/models/simple/infer", INFER, visit).status == 403
+
+
+def test_a_refused_body_is_read_and_the_connection_stays(opened):
+    with contextlib.closing(http.client.HTTPConnection(opened.http, timeout=60)) as connection:
+        for site, status in (({"Origin": "http://evil.example"}, 403), ({}, 500)):
+            connection.request("POST", "/v2/models/simple/infer", bytes(1 << 20), site)
+            answer = connection.getresponse()
+            assert (answer.status, answer.getheader("connection")) == (status, None), answer.read()
+            answer.read()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_programs_are_served_whatever_the_type_of_their_content(loadable, opened, form):
+    for server in (loadable, opened):
+        http_call(server.http, "POST", "/v2/models/simple/infer", INFER, FORMS[form]).ok()
+
+
+def test_a_proxy_that_keeps_the_host_is_served_where_other_hosts_can_ask(opened, loadable):
+    proxied = {"Host": "models.example"}
+    http_call(opened.http, "POST", "/v2/models/simple/infer", INFER, proxied).ok()
+    http_call(opened.metrics, "GET", "/metrics", headers=proxied).ok()
+    refused = http_call(loadable.http, "POST", "/v2/models/simple/infer", INFER, proxied)
+    assert refused.status == 421 and "--http-allowed-hosts=<name>" in json.loads(refused.body)["error"]
+
+
+def test_a_unix_socket_serves_whatever_is_sent(opened):
+    with socket.socket(socket.AF_UNIX) as stream:
+        stream.connect(str(opened.socket))
+        stream.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: evil.example\r\nOrigin: http://evil.example\r\nConnection: close\r\n\r\n")
+        assert stream.recv(4096).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_client_without_a_host_is_served(loadable):
+    host, _, port = loadable.http.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as stream:
+        stream.sendall(b"GET /v2/health/live HTTP/1.0\r\n\r\n")
+        assert stream.recv(4096).startswith(b"HTTP/1.0 200 ")
+
+
+APP = {"Origin": "https://app.example", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"}
+ASKED = APP | {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
+
+
+def test_an_allowed_site_asks_first_and_reads_every_answer(allowing):
+    for port, path in ((allowing.http, "/v2/models/simple/infer"), (allowing.metrics, "/metrics")):
+        preflight = http_call(port, "OPTIONS", path, headers=ASKED)
+        assert (preflight.status, preflight.body) == (204, b"")
+        shared = {name: value for name, value in preflight.headers.items() if name.startswith("access-control-") or name == "vary"}
+        assert shared == {
+            "access-control-allow-origin": "https://app.example",
+            "access-control-allow-methods": "GET, POST",
+            "access-control-allow-headers": "authorization,content-type",
+            "access-control-max-age": "7200",
+            "vary": "Origin",
+        }
+        assert http_call(port, "OPTIONS", path, headers=ASKED | {"Origin": "http://app.example"}).status == 403
+    answers = {
+        200: http_call(allowing.http, "POST", "/v2/models/simple/infer", INFER, JSON | APP),
+        500: http_call(allowing.http, "POST", "/v2/models/simple/infer", {}, JSON | APP),
+        404: http_call(allowing.http, "GET", "/nothing", headers=APP),
+        # Behind a header of a restriction.
+        403: http_call(allowing.http, "GET", "/v2/logging", headers=APP),
+    }
+    metrics = http_call(allowing.metrics, "GET", "/metrics", headers=APP).ok()
+    for status, answer in [*answers.items(), (200, metrics)]:
+        assert answer.status == status and answer.headers["vary"] == "Origin"
+        assert answer.headers["access-control-allow-origin"] == "https://app.example"
+        assert "Inference-Header-Content-Length" in answer.headers["access-control-expose-headers"]
+
+
+def test_the_page_takes_no_calls_of_an_allowed_site(allowing):
+    for answer in (http_call(allowing.metrics, "OPTIONS", LOAD, headers=ASKED), http_call(allowing.metrics, "POST", LOAD, "{}", JSON | APP)):
+        assert answer.status == 403 and not any(name.startswith("access-control-") for name in answer.headers), answer
+
+
+def test_with_allowed_hosts_every_port_refuses_other_names(allowing):
+    for host, status in (("models.example", 200), ("models.example:80", 200), (allowing.http, 200), ("evil.example", 421)):
+        for port, path in ((allowing.http, "/v2"), (allowing.metrics, "/metrics"), (allowing.metrics, "/ui/api/models")):
+            assert http_call(port, "GET", path, headers={"Host": host}).status == status, (host, path)
+    own = {"Host": "models.example", "Origin": "https://models.example", "Sec-Fetch-Site": "same-origin"}
+    http_call(allowing.http, "POST", "/v2/models/simple/infer", INFER, own).ok()
 
 
 def executions(server) -> int:
@@ -73,10 +218,25 @@ def executions(server) -> int:
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8002", "127.0.0.1.evil.example", "localhost.evil.example", "x@127.0.0.1"])
 def test_a_name_that_leads_here_is_no_name_of_the_server(loadable, host):
     headers = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
-    for path in ("/", "/ui/main.js", *DATA):
+    for path in ("/", "/ui/main.js", "/metrics", *DATA):
         assert http_call(loadable.metrics, "GET", path, headers=headers).status == 421, path
     assert http_call(loadable.metrics, "POST", LOAD, "{}", JSON | headers).status == 421
-    assert is_ready(loadable)
+    before = state(loadable)
+    for path, body in CALLS.items():
+        assert http_call(loadable.http, "POST", path, body, headers).status == 421, path
+    assert http_call(loadable.http, "GET", "/v2", headers=headers).status == 421
+    assert state(loadable) == before
+
+
+def test_where_other_hosts_can_ask_such_a_name_reads_and_changes_nothing(opened):
+    """A browser adds no Origin to a GET of its own site, so this server cannot tell it from a program's."""
+    named = {"Host": "evil.example:8000"}
+    assert http_call(opened.http, "GET", "/v2", headers=named | {"Sec-Fetch-Site": "same-origin"}).status == 200
+    before = state(opened)
+    for path, body in CALLS.items():
+        refused = http_call(opened.http, "POST", path, body, named | {"Origin": "http://evil.example:8000"})
+        assert refused.status == 403 and "--http-allowed-hosts" in json.loads(refused.body)["error"], path
+    assert state(opened) == before
 
 
 def test_no_answer_may_be_read_framed_or_guessed_by_others(loadable):
@@ -122,11 +282,11 @@ def test_a_browser_that_has_a_file_is_not_sent_it_again(loadable):
     assert http_call(loadable.metrics, "GET", "/ui/main.js", headers={"If-None-Match": '"old"'}).body == first.body
 
 
-def test_metrics_are_as_they_were(loadable):
+def test_metrics_are_as_they_were(loadable, opened):
     page = http_call(loadable.metrics, "GET", "/metrics")
     assert page.status == 200 and page.headers["content-type"] == "text/plain; charset=utf-8"
     assert "content-security-policy" not in page.headers
-    assert http_call(loadable.metrics, "GET", "/metrics", headers={"Host": "prometheus.example"}).status == 200
+    assert http_call(opened.metrics, "GET", "/metrics", headers={"Host": "prometheus.example"}).status == 200
     assert http_call(loadable.metrics, "POST", "/").status == 405
 
 
@@ -186,11 +346,9 @@ def test_an_attack_through_the_page_ends_with_its_connections(victim, nobody_els
 
 
 def test_traces_that_nobody_fetches_are_forgotten(victim, nobody_else_is_harmed):
-    ones = np.ones((1, 16), np.int32).tolist()
-    inputs = [{"name": name, "datatype": "INT32", "shape": [1, 16], "data": ones} for name in ("INPUT0", "INPUT1")]
     for token in range(500):
         headers = JSON | {"nerite-page-trace": str(token)}
-        http_call(victim.metrics, "POST", "/ui/api/v2/models/simple/infer", {"inputs": inputs}, headers).ok()
+        http_call(victim.metrics, "POST", "/ui/api/v2/models/simple/infer", INFER, headers).ok()
     kept = [token for token in range(500) if http_call(victim.metrics, "GET", f"/ui/api/traces/{token}").ok().body != b"null"]
     assert kept == list(range(492, 500))
 

@@ -50,6 +50,7 @@ mod traced;
 mod under_way;
 mod upload;
 mod version;
+mod web_sites;
 
 pub use access::{Category, Protocol, Refused, Restriction};
 pub use admission::{Admission, Found, Responses, Target};
@@ -75,3 +76,4 @@ pub use scope::{REGIONS_PER_SESSION_MAX, SESSIONS_MAX, Scope};
 pub use traced::{Sending, TraceClock};
 pub use under_way::UnderWay;
 pub use upload::Upload;
+pub use web_sites::{Hosts, Refusal, Verdict, WebSites, allowed_host, allowed_origin, is_origin_of, share_with};

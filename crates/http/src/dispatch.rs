@@ -15,26 +15,26 @@ use crate::unread::answer_unread;
 pub async fn dispatch(api: &Api, request: Request<Incoming>) -> Response<Outgoing> {
     let (mut parts, mut body) = request.into_parts();
     let Some(route) = Route::of(parts.uri.path()) else {
-        return Box::pin(answer_unread(api, &parts.headers, body, not_found())).await;
+        return Box::pin(answer_unread(api.flow(), &parts.headers, body, not_found())).await;
     };
     let header = |name: &str| parts.headers.get(name).map(http::HeaderValue::as_bytes);
     let named = || format!("{} {}", parts.method, parts.uri.path());
     let by_token = match api.allow(Protocol::Http, route.category(), route.changes(&parts.method), named, header) {
         Ok(by_token) => by_token,
-        Err(refused) => return Box::pin(answer_unread(api, &parts.headers, body, forbidden(&refused))).await,
+        Err(refused) => return Box::pin(answer_unread(api.flow(), &parts.headers, body, forbidden(&refused))).await,
     };
     let api = by_token.as_ref().unwrap_or(api);
     if !route.takes(&parts.method) {
         api.note_status(u32::from(StatusCode::METHOD_NOT_ALLOWED.as_u16()));
         let refused = method_not_allowed(if route.refuses_as_json() { JSON } else { PLAIN });
-        return Box::pin(answer_unread(api, &parts.headers, body, refused)).await;
+        return Box::pin(answer_unread(api.flow(), &parts.headers, body, refused)).await;
     }
     if route.category() == Category::Inference {
         match api.book_message(body.size_hint().exact()) {
             Ok(counter) => body = body.counted(counter),
             Err(refused) => {
                 api.note_status(u32::from(refused.http_status()));
-                return Box::pin(answer_unread(api, &parts.headers, body, forbidden(&refused))).await;
+                return Box::pin(answer_unread(api.flow(), &parts.headers, body, forbidden(&refused))).await;
             }
         }
     }

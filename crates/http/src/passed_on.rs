@@ -32,5 +32,5 @@ pub async fn answer_unread<B>(
     progress: Arc<Progress>,
     response: Response<B>,
 ) -> Response<B> {
-    unread::answer_unread(api, headers, Incoming::new(body, progress), response).await
+    unread::answer_unread(api.flow(), headers, Incoming::new(body, progress), response).await
 }

@@ -6,11 +6,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use nerite_api::Api;
+use nerite_api::{Api, Verdict, WebSites, share_with};
 use nerite_budget::Account;
 use nerite_listen::{
     AdmissionRefused, Connection, ConnectionLimits, ConnectionMonitor, ConnectionRules, FutureConnection,
@@ -26,24 +26,27 @@ use tokio::net::TcpStream;
 use crate::dispatch::dispatch;
 use crate::incoming::{Answering, Incoming};
 use crate::limits::LEAVE_MAX;
-use crate::reply::Outgoing;
+use crate::reply::{Outgoing, PLAIN, error};
+use crate::unread::answer_unread;
 
 /// The HTTP service while it runs.
 #[derive(Clone)]
 pub struct Handle(Arc<ServerState>);
 
-/// How the port is secured.
+/// How the port is secured, and for which web sites.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The certificates of TCP connections; `None` for plain HTTP. Unix sockets are not encrypted: the file system decides who may connect.
     pub tls: Option<Tls>,
     /// Time that a client has for a TLS handshake; `None` for no limit.
     pub handshake_max: Option<Duration>,
+    /// Which web sites may use the server. Each listener makes its own rules of these.
+    pub web_sites: WebSites,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { tls: None, handshake_max: Some(HANDSHAKE_MAX) }
+        Options { tls: None, handshake_max: Some(HANDSHAKE_MAX), web_sites: WebSites::default() }
     }
 }
 
@@ -80,6 +83,9 @@ impl Handler for Api {
     }
 }
 
+/// The rules for browsers of one listener. A Unix socket has none.
+type Sites = Option<Arc<WebSites>>;
+
 /// What all connections share.
 struct ServerState {
     options: Options,
@@ -108,7 +114,8 @@ pub(crate) fn serve_by(
     let server = ServerState::new(options, rules);
     for listener in listeners {
         let (handler, state, peers) = (Arc::clone(handler), Arc::clone(&server), Arc::clone(&server.rules.peers));
-        let begin = move |connection, open| begin(connection, open, &handler, &state);
+        let sites = server.options.web_sites.at(listener.address()).map(Arc::new);
+        let begin = move |connection, open| begin(connection, open, &handler, &state, sites.clone());
         server.service.accept("HTTP", Arc::new(listener), Some(peers), begin)?;
     }
     Ok(Handle(server))
@@ -121,7 +128,7 @@ pub(crate) async fn serve_stream(api: Api, stream: impl AsyncRead + AsyncWrite +
     let Ok(permit) = rules.peers.admit(api.peer()) else { return };
     let server = ServerState::new(Options::default(), rules);
     let monitor = ConnectionMonitor::new(permit, server.rules.times, server.service.stop_signal());
-    serve_connection(stream, Arc::new(api), monitor, server.service.open()).await;
+    serve_connection(stream, Arc::new(api), None, monitor, server.service.open()).await;
 }
 
 impl Handle {
@@ -142,7 +149,7 @@ impl Handle {
     }
 }
 
-fn begin(connection: Connection, open: Open, handler: &Arc<impl Handler>, server: &ServerState) {
+fn begin(connection: Connection, open: Open, handler: &Arc<impl Handler>, server: &ServerState, sites: Sites) {
     let tls = server.options.tls.clone().filter(|_| connection.is_tcp());
     let permit = match server.rules.peers.admit(&connection.peer) {
         Ok(permit) => permit,
@@ -155,14 +162,14 @@ fn begin(connection: Connection, open: Open, handler: &Arc<impl Handler>, server
     let (flow, handshake_max) = (handler.flow(), server.options.handshake_max);
     match (connection.into_stream(monitor.permit()), tls) {
         (Ok(Stream::Tcp(stream)), None) => {
-            drop(tokio::spawn(fair(FrontEnd::Http, &flow, serve_connection(stream, handler, monitor, open))));
+            drop(tokio::spawn(fair(FrontEnd::Http, &flow, serve_connection(stream, handler, sites, monitor, open))));
         }
         (Ok(Stream::Tcp(stream)), Some(tls)) => {
-            let serving = serve_secured(stream, tls, handshake_max, handler, monitor, open);
+            let serving = serve_secured(stream, tls, handshake_max, handler, sites, monitor, open);
             drop(tokio::spawn(fair(FrontEnd::Http, &flow, serving)));
         }
         (Ok(Stream::Unix(stream)), _) => {
-            drop(tokio::spawn(fair(FrontEnd::Http, &flow, serve_connection(stream, handler, monitor, open))));
+            drop(tokio::spawn(fair(FrontEnd::Http, &flow, serve_connection(stream, handler, sites, monitor, open))));
         }
         (Err(error), _) => log::warn!("an HTTP connection was closed at once: {error}"),
     }
@@ -184,11 +191,12 @@ async fn serve_secured(
     tls: Tls,
     handshake_max: Option<Duration>,
     handler: Arc<impl Handler>,
+    sites: Sites,
     mut monitor: ConnectionMonitor,
     open: Open,
 ) {
     if let Some(stream) = tls.handshake(stream, &mut monitor, handshake_max).await {
-        serve_timed(stream, handler, monitor, open).await;
+        serve_timed(stream, handler, sites, monitor, open).await;
     }
 }
 
@@ -196,17 +204,19 @@ async fn serve_secured(
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     handler: Arc<impl Handler>,
+    sites: Sites,
     monitor: ConnectionMonitor,
     open: Open,
 ) {
     let stream = Timed::new(stream, Arc::clone(monitor.progress()));
-    serve_timed(stream, handler, monitor, open).await;
+    serve_timed(stream, handler, sites, monitor, open).await;
 }
 
 /// Serves a connection whose traffic is recorded in the monitor's [`nerite_listen::Progress`].
 async fn serve_timed(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     handler: Arc<impl Handler>,
+    sites: Sites,
     mut monitor: ConnectionMonitor,
     open: Open,
 ) {
@@ -217,7 +227,14 @@ async fn serve_timed(
         progress.begin_request();
         let request = request.map(|body| Incoming::new(body, Arc::clone(&progress)));
         let progress = Arc::clone(&progress);
-        async move { Ok::<_, Infallible>(handler.answer(request).await.map(|body| Answering::new(body, progress))) }
+        let verdict = sites.as_ref().map_or(Verdict::Serve, |sites| sites.judge(request.method(), request.headers()));
+        async move {
+            let response = match verdict {
+                Verdict::Serve => handler.answer(request).await,
+                other => Box::pin(answer_judged(handler, other, request)).await,
+            };
+            Ok::<_, Infallible>(response.map(|body| Answering::new(body, progress)))
+        }
     });
     let connection = http1::Builder::new().auto_date_header(false).serve_connection(stream, service);
     let mut served =
@@ -226,6 +243,27 @@ async fn serve_timed(
     let served_until_shed = monitor_connection(&mut served, &mut monitor, Duration::ZERO);
     until_shed(handler.account(), LEAVE_MAX, served_until_shed).await;
     drop(open);
+}
+
+/// Answers a request as its verdict says. Its future is larger than that of [`Handler::answer`].
+async fn answer_judged(handler: &impl Handler, verdict: Verdict, request: Request<Incoming>) -> Response<Outgoing> {
+    let refused = match verdict {
+        Verdict::Serve => return handler.answer(request).await,
+        Verdict::ServeSite(origin) => {
+            let mut response = handler.answer(request).await;
+            share_with(response.headers_mut(), origin);
+            return response;
+        }
+        Verdict::Preflight(headers) => {
+            let mut response = Response::new(Outgoing::Empty);
+            *response.status_mut() = StatusCode::NO_CONTENT;
+            *response.headers_mut() = *headers;
+            response
+        }
+        Verdict::Refuse(refusal) => error(refusal.code, PLAIN, &refusal.text),
+    };
+    let (parts, body) = request.into_parts();
+    answer_unread(&handler.flow(), &parts.headers, body, refused).await
 }
 
 #[cfg(test)]

@@ -15,16 +15,15 @@ use bytes::Bytes;
 use http::header::{CONNECTION, EXPECT};
 use http::{HeaderMap, HeaderValue, Response};
 use http_body::Body;
-use nerite_api::Api;
-use nerite_watchdog::{FrontEnd, fair};
+use nerite_watchdog::{Flow, FrontEnd, fair};
 use tokio::time::timeout;
 
 use crate::incoming::Incoming;
 use crate::limits::{DISCARD_MAX, LEAVE_MAX, UNREAD_BODY_BYTES_MAX};
 
-/// Returns `response` once the client can read it. `headers` and `body` are those of its request.
+/// Returns `response` once the client can read it. `headers` and `body` are those of its request. The thread time is charged to `flow`.
 pub async fn answer_unread<B>(
-    api: &Api,
+    flow: &Flow,
     headers: &HeaderMap,
     body: Incoming,
     mut response: Response<B>,
@@ -44,7 +43,7 @@ pub async fn answer_unread<B>(
         let reading = async move {
             let _ = timeout(LEAVE_MAX, unread.drop_rest()).await;
         };
-        drop(tokio::spawn(fair(FrontEnd::Http, api.flow(), reading)));
+        drop(tokio::spawn(fair(FrontEnd::Http, flow, reading)));
     }
     response
 }

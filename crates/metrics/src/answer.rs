@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
-use http::{Method, Response, StatusCode};
+use http::{HeaderMap, Method, Response, StatusCode};
 use http_body_util::Full;
 use hyper::ext::ReasonPhrase;
 use nerite_api::{Code, Refused, Status};
@@ -40,6 +40,22 @@ pub fn forbidden(refused: &Refused) -> Response<Full<Bytes>> {
     if let Some(seconds) = refused.retry_after_s {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
+    response
+}
+
+/// The answer to a request that a browser sent for a web site that may not.
+pub fn refused(code: StatusCode, text: &str) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(text.to_owned()));
+    *response.status_mut() = code;
+    response.headers_mut().insert(CONTENT_TYPE, PLAIN_UTF8);
+    response
+}
+
+/// The answer to a browser that asks whether a web site may send a request.
+pub fn preflight(headers: HeaderMap) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    *response.headers_mut() = headers;
     response
 }
 

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::Response;
 use http::header::{AUTHORIZATION, HeaderValue};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Full};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use nerite_api::{Api, Status, aside};
+use nerite_api::{Api, Status, Verdict, WebSites, aside, share_with};
 use nerite_budget::Charge;
 use nerite_listen::{
     Awaited, Connection, ConnectionMonitor, ConnectionRules, FutureConnection, HANDSHAKE_MAX, Listener,
@@ -25,7 +26,7 @@ use nerite_wire::prometheus::{ConnectionMetrics, MetricsReport, write_metrics, w
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use crate::answer::{answer, failed, forbidden, wants_page};
+use crate::answer::{answer, failed, forbidden, preflight, refused, wants_page};
 use crate::beside::{Beside, Body};
 
 /// How long a connection that was ended because of its memory may take to tell its client why.
@@ -48,18 +49,20 @@ impl Handle {
     }
 }
 
-/// How the port is secured.
+/// How the port is secured, and for which web sites.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The certificates of TCP connections; `None` for plain HTTP.
     pub tls: Option<Tls>,
     /// Time that a client has for a TLS handshake; `None` for no limit.
     pub handshake_max: Option<Duration>,
+    /// Which web sites may read the metrics. The listener makes its own rules of these.
+    pub web_sites: WebSites,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { tls: None, handshake_max: Some(HANDSHAKE_MAX) }
+        Options { tls: None, handshake_max: Some(HANDSHAKE_MAX), web_sites: WebSites::default() }
     }
 }
 
@@ -70,6 +73,8 @@ struct Shared {
     peers: Arc<Peers>,
     options: Options,
     beside: Option<Arc<dyn Beside>>,
+    /// The rules for browsers. A Unix socket has none.
+    sites: Option<Arc<WebSites>>,
     /// The length in bytes of the last long page.
     last_page: Arc<AtomicUsize>,
 }
@@ -87,7 +92,8 @@ pub fn serve(
     beside: Option<Arc<dyn Beside>>,
 ) -> io::Result<Handle> {
     let service = Service::default();
-    let shared = Shared { api, peers: Arc::clone(&rules.peers), options, beside, last_page: Arc::default() };
+    let sites = options.web_sites.at(listener.address()).map(Arc::new);
+    let shared = Shared { api, peers: Arc::clone(&rules.peers), options, beside, sites, last_page: Arc::default() };
     let (peers, stop) = (Arc::clone(&rules.peers), service.stop_signal());
     let begin = move |connection, open| begin(connection, open, &shared, &rules, &stop);
     service.accept("metrics", Arc::new(listener), Some(peers), begin)?;
@@ -175,21 +181,40 @@ async fn respond(
             Err(own) => request = *own,
         }
     }
+    let response = judged(&shared, request).await;
+    // From here on the server waits for the client: to read the answer, and then for its next request.
+    progress.wait_for(Awaited::Request);
+    response.map(BodyExt::boxed_unsync)
+}
+
+/// Answers a request as the rules for browsers say.
+async fn judged(shared: &Shared, request: hyper::Request<hyper::body::Incoming>) -> Response<Full<Bytes>> {
+    let sites = shared.sites.as_ref();
+    match sites.map_or(Verdict::Serve, |sites| sites.judge(request.method(), request.headers())) {
+        Verdict::Serve => metrics(shared, request).await,
+        Verdict::ServeSite(origin) => {
+            let mut response = metrics(shared, request).await;
+            share_with(response.headers_mut(), origin);
+            response
+        }
+        Verdict::Preflight(headers) => preflight(*headers),
+        Verdict::Refuse(refusal) => refused(refusal.code, &refusal.text),
+    }
+}
+
+async fn metrics(shared: &Shared, request: hyper::Request<hyper::body::Incoming>) -> Response<Full<Bytes>> {
+    let api = &shared.api;
     let wants_page = wants_page(request.method(), request.uri().path());
     if wants_page
         && let Err(refused) = api.allow_metrics(request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes))
     {
-        progress.wait_for(Awaited::Request);
-        return forbidden(&refused).map(BodyExt::boxed_unsync);
+        return forbidden(&refused);
     }
-    let page = if wants_page { page(&shared).await } else { Ok((String::new(), api.account().charge(0))) };
-    let response = match page {
+    let page = if wants_page { page(shared).await } else { Ok((String::new(), api.account().charge(0))) };
+    match page {
         Ok((text, charge)) => answer(charge, request.method(), text),
         Err(status) => failed(&status),
-    };
-    // From here on the server waits for the client: to read the answer, and then for its next request.
-    progress.wait_for(Awaited::Request);
-    response.map(BodyExt::boxed_unsync)
+    }
 }
 
 /// The text, with a charge of its memory. There may be so many models and metrics that a page of them would keep others waiting. Such a page is made on

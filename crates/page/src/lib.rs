@@ -7,16 +7,12 @@
 //! ```
 //!
 //! The page is a client like others: `api` decides by the peer of its connection what its user may see and do. This crate decides which web sites may
-//! send requests for that user ([`Hosts`]), and which clients may make calls at this port ([`Callers`]).
+//! send requests for that user (`guard`), and which clients may make calls at this port ([`Callers`]).
 //!
 //! ```
-//! use nerite_page::{Callers, Hosts};
+//! use nerite_page::Callers;
 //! use nerite_request::Peer;
 //!
-//! let hosts = Hosts::new(["models.example"], None);
-//! assert!(hosts.knows("models.example:8002") && hosts.knows("127.0.0.1:8002") && hosts.knows("localhost"));
-//! // Any site can make its own name point here (DNS rebinding), so unknown names are refused.
-//! assert!(!hosts.knows("evil.example:8002"));
 //! assert!(Callers::Operator.admit(&Peer::own()));
 //! assert!(!Callers::Host.admit(&Peer::of_address([192, 0, 2, 1].into())));
 //! ```
@@ -35,5 +31,4 @@ mod route;
 mod traces;
 
 pub use callers::Callers;
-pub use guard::Hosts;
 pub use page::{Options, Page};

@@ -14,7 +14,5 @@ pub const TRACES_PER_PEER_MAX: usize = 8;
 pub const TRACES_BYTES_MAX: usize = 4 << 20;
 /// The most notes of a trace that are sent.
 pub const NOTES_MAX: usize = 2000;
-/// The most characters of a host's name that a refusal quotes.
-pub const HOST_CHARS_MAX: usize = 100;
 
 const _: () = assert!(TRACES_PER_PEER_MAX < TRACES_MAX);

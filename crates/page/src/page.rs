@@ -6,7 +6,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode, Uri};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use nerite_api::{Api, Category, Protocol, aside, on_disk};
+use nerite_api::{Api, Category, Hosts, Protocol, aside, on_disk};
 use nerite_http::answer_unread;
 use nerite_listen::{Awaited, Progress};
 use nerite_metrics::{Answer, Beside, Body};
@@ -14,7 +14,7 @@ use nerite_session::Inspector;
 use nerite_wire::json::Writer;
 
 use crate::callers::Callers;
-use crate::guard::{self, Hosts, Refusal};
+use crate::guard::{self, Refusal};
 use crate::reply;
 use crate::route::Route;
 use crate::traces::Traces;

@@ -19,6 +19,7 @@ mod sockets;
 mod threads;
 mod tls;
 mod tracing;
+mod web_sites;
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -41,6 +42,7 @@ pub use rates::RateResource;
 pub use sessions::{SessionSocket, Sessions};
 pub use threads::cores;
 use tls::TlsFlags;
+pub use web_sites::Allowed;
 
 /// All settings of `nerite serve`, checked.
 #[derive(Debug)]
@@ -67,6 +69,8 @@ pub struct Settings {
     pub metrics: Option<Metrics>,
     /// The page for browsers; `None` if it is off.
     pub ui: Option<Ui>,
+    /// What browsers may send to the HTTP and metrics ports.
+    pub allowed: Allowed,
     /// The limits on connections.
     pub connections: Connections,
     /// Calls that want a header.
@@ -309,6 +313,7 @@ impl Settings {
             grpc_tuning: grpc_tuning(&values)?,
             metrics,
             ui: page::ui(&values, http.as_ref())?,
+            allowed: web_sites::allowed(&values)?,
             connections: connections::connections(&values)?,
             restrictions,
             log_access: values.bool("log-access", false)?,

@@ -73,7 +73,7 @@ impl Server {
     /// The lines of the page of metrics that begin with this.
     fn metrics_lines(&self, begin: &str) -> Vec<String> {
         let mut stream = TcpStream::connect(format!("127.0.0.1:{}", self.metrics)).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
         let mut page = String::new();
         stream.read_to_string(&mut page).unwrap();
         page.lines().filter(|line| line.starts_with(begin)).map(str::to_owned).collect()

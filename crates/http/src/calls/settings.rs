@@ -42,7 +42,7 @@ pub async fn logging(api: &Api, parts: &Parts, body: Incoming) -> CallResult {
 
 /// Refuses a change, with the answer that a call gets without the header that its category requires.
 async fn refuse(api: &Api, status: Status, headers: &HeaderMap, body: Incoming) -> Response<Outgoing> {
-    answer_unread(api, headers, body, forbidden(&status.into())).await
+    answer_unread(api.flow(), headers, body, forbidden(&status.into())).await
 }
 
 /// Two errors have different texts over HTTP and gRPC, and one of them a different code.

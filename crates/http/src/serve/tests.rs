@@ -153,7 +153,7 @@ fn until(done: impl Fn() -> bool) {
 const OK: &str = "HTTP/1.1 200 OK";
 
 fn post(body: &[u8]) -> Vec<u8> {
-    let head = format!("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
+    let head = format!("POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n", body.len());
     [head.as_bytes(), body].concat()
 }
 
@@ -186,9 +186,9 @@ fn large_bodies_and_many_pieces_come_and_go_whole() {
     assert_eq!(answer(&mut stream, &body), OK);
     sending.join().unwrap();
     let pieces: Vec<u8> = (0..40).flat_map(|n| vec![n; 10_000]).collect();
-    assert_eq!(talk(&mut stream, b"GET /pieces HTTP/1.1\r\nHost: x\r\n\r\n", &[&pieces]), [OK]);
+    assert_eq!(talk(&mut stream, b"GET /pieces HTTP/1.1\r\nHost: localhost\r\n\r\n", &[&pieces]), [OK]);
     let chunked =
-        b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
+        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
     assert_eq!(talk(&mut stream, chunked, &[b"abcde"]), [OK]);
 }
 
@@ -196,7 +196,7 @@ fn large_bodies_and_many_pieces_come_and_go_whole() {
 fn a_client_that_asks_first_is_told_to_go_on_when_its_body_is_wanted() {
     let server = server();
     let mut stream = TcpStream::connect(server.address).unwrap();
-    let head = "HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n";
+    let head = "HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n";
     assert_eq!(talk(&mut stream, format!("POST /echo {head}").as_bytes(), &[b""]), ["HTTP/1.1 100 Continue"]);
     assert_eq!(talk(&mut stream, b"abc", &[b"abc"]), [OK]);
     let refused = talk(&mut stream, format!("POST /early {head}").as_bytes(), &[b""]);
@@ -207,7 +207,7 @@ fn a_client_that_asks_first_is_told_to_go_on_when_its_body_is_wanted() {
 fn a_request_whose_client_goes_away_is_dropped() {
     let server = server();
     let mut stream = TcpStream::connect(server.address).unwrap();
-    stream.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    stream.write_all(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     assert_eq!(server.news.recv(), Ok("begun"));
     drop(stream);
     assert_eq!(server.news.recv(), Ok("dropped"));
@@ -222,7 +222,7 @@ fn a_stop_closes_the_idle_at_once_and_waits_for_the_busy() {
     let mut half = TcpStream::connect(server.address).unwrap();
     half.write_all(b"GET /v2/heal").unwrap();
     let mut busy = TcpStream::connect(server.address).unwrap();
-    busy.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    busy.write_all(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     assert_eq!(server.news.recv(), Ok("begun"));
     server.stop.send(()).unwrap();
     for stream in [&mut fresh, &mut idle] {
@@ -242,7 +242,7 @@ fn a_stop_closes_the_idle_at_once_and_waits_for_the_busy() {
 fn a_stop_does_not_wait_for_half_requests() {
     let server = server();
     let mut half = TcpStream::connect(server.address).unwrap();
-    half.write_all(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf").unwrap();
+    half.write_all(b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nhalf").unwrap();
     let mut second = TcpStream::connect(server.address).unwrap();
     let request = [post(b"one"), b"GET /v2/heal".to_vec()].concat();
     assert_eq!(talk(&mut second, &request, &[b"one"]), [OK]);
@@ -258,7 +258,7 @@ fn a_stop_does_not_wait_for_a_client_that_does_not_read() {
     let mut stream = TcpStream::connect(server.address).unwrap();
     // The answers exceed the socket buffers of the system, which hold some megabytes.
     for _ in 0..200 {
-        stream.write_all(b"GET /pieces HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        stream.write_all(b"GET /pieces HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     }
     until(|| server.handle.connections() == 1);
     server.stop.send(()).unwrap();
@@ -284,9 +284,9 @@ fn who_keeps_the_server_waiting_is_ended() {
     check_ended(TimeLimits { head: soon, ..never }, b"GET /v2/heal", &[], b"");
     check_ended(TimeLimits { head: soon, ..never }, &post(b"one"), &[b"one"], b"GET");
     check_ended(TimeLimits { idle: soon, ..never }, &post(b"one"), &[b"one"], b"");
-    let half = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf";
+    let half = b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nhalf";
     check_ended(TimeLimits { body: soon, ..never }, half, &[], b"");
-    let unread = b"GET /pieces HTTP/1.1\r\nHost: x\r\n\r\n".repeat(200);
+    let unread = b"GET /pieces HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(200);
     check_ended_unread(TimeLimits { write: soon, ..never }, &unread);
 }
 
@@ -305,7 +305,7 @@ fn who_finds_no_place_is_told_and_who_is_idle_makes_room() {
     // The tests run as the server's own user, an operator, who may have 14 of the 16.
     let mut busy: Vec<_> = (0..13).map(|_| TcpStream::connect(server.address).unwrap()).collect();
     for stream in &mut busy {
-        stream.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        stream.write_all(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
         assert_eq!(server.news.recv(), Ok("begun"));
     }
     let mut idle = TcpStream::connect(server.address).unwrap();
@@ -313,7 +313,7 @@ fn who_finds_no_place_is_told_and_who_is_idle_makes_room() {
     let mut newcomer = TcpStream::connect(server.address).unwrap();
     assert_eq!(talk(&mut newcomer, &post(b"two"), &[b"two"]), [OK]);
     assert_eq!(idle.read(&mut [0]).unwrap(), 0);
-    newcomer.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    newcomer.write_all(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     assert_eq!(server.news.recv(), Ok("begun"));
     let mut refused = String::new();
     TcpStream::connect(server.address).unwrap().read_to_string(&mut refused).unwrap();

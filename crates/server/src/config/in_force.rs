@@ -116,6 +116,8 @@ fn general(settings: &Settings, host: Host, name: &str) -> Option<InForce> {
         "allow-http" => one(settings.http.is_some()),
         "allow-grpc" => one(settings.grpc.is_some()),
         "allow-metrics" => one(settings.metrics.is_some()),
+        "http-allowed-origins" => List(settings.allowed.origins.clone()),
+        "http-allowed-hosts" => List(settings.allowed.hosts.clone()),
         // Their values are only those that were given; some are secret.
         "http-restricted-api" | "grpc-restricted-protocol" | "rate-limit-resource" | "host-policy" => List(vec![]),
         "rate-limit" => one(if settings.rates.is_some() { "execution_count" } else { "off" }),

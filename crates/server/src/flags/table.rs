@@ -37,11 +37,13 @@ pub struct Flag {
 }
 
 /// Flags of which all values count. For the others only the last value counts.
-pub const REPEATED: [&str; 15] = [
+pub const REPEATED: [&str; 17] = [
     "model-repository",
     "model-store",
     "load-model",
     "http-restricted-api",
+    "http-allowed-origins",
+    "http-allowed-hosts",
     "grpc-restricted-protocol",
     "metrics-config",
     "ui-host",
@@ -156,6 +158,8 @@ flags! {
         "http-server-key" TEXT, Yes, "File of the server's private key, PEM. Read again when it changes.";
         "http-root-cert" TEXT, Yes, "File of the root certificates that clients are checked against, PEM. Read again when it changes.";
         "http-restricted-api" Takes::Value("<string>:<string>=<string>"), Yes, "Calls that want a header: <apis>:<header>=<value>.";
+        "http-allowed-origins" Takes::Value("<origin>"), Yes, "A web site whose pages may use the HTTP and metrics ports from a browser (CORS): scheme://host or scheme://host:port; '*' for all. May be given several times. Default is none.";
+        "http-allowed-hosts" Takes::Value("<name>"), Yes, "A name that requests to the HTTP and metrics ports may have in Host, besides addresses, localhost and this machine's name; '*' for all. May be given several times. Without it only ports on a loopback address refuse other names.";
     }
     "GRPC": {
         "allow-grpc" BOOL, Yes, "Whether to listen for GRPC. Default is true.";

@@ -4,15 +4,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nerite_api::Api;
+use nerite_api::{Api, WebSites};
 use nerite_listen::{
     ApplicationProtocol, BindError, ConnectionRules, Cut, Endpoint, Listener, NamedService, Peers, Service, Tls,
     TlsFiles, bind, close_all,
 };
-use nerite_page::{Hosts, Page};
+use nerite_page::Page;
 
 use super::StartError;
-use crate::settings::{Connections, FrontEndSettings, GrpcTuning, Metrics, Settings, Ui};
+use crate::settings::{Allowed, Connections, FrontEndSettings, GrpcTuning, Metrics, Settings, Ui};
 
 /// The front ends at work.
 pub struct Fronts {
@@ -94,21 +94,29 @@ pub fn start(
     };
     let grpc = settings.grpc.as_ref().zip(grpc);
     let grpc = grpc.map(|(front, at)| start_grpc(api, front, grpc_options, rules(grpc_times), at)).transpose()?;
-    let http_options =
-        nerite_http::Options { tls: certificates.http, handshake_max: settings.connections.http_handshake };
+    let sites = web_sites(&settings.allowed);
+    let http_options = nerite_http::Options {
+        tls: certificates.http,
+        handshake_max: settings.connections.http_handshake,
+        web_sites: sites.clone(),
+    };
     let http = settings.http.as_ref().zip(http);
     let http = http.map(|(front, at)| start_http(api, front, http_options, rules(http_times), at)).transpose()?;
     let metrics = settings.metrics.as_ref().zip(metrics);
-    let page = settings.ui.as_ref().map(|ui| Page::new(page_options(ui)));
+    // The page plots the metrics of its port, so the port has the names of the page.
+    let page_sites = sites.with_hosts(settings.ui.as_ref().map_or(&[], |ui| &ui.hosts));
+    let page = settings.ui.as_ref().map(|ui| Page::new(page_options(ui, &page_sites)));
     // The page is at one port: its own, if it has one.
     let beside = page.clone().filter(|_| page_port.is_none());
-    let secured_by = |tls| nerite_metrics::Options { tls, handshake_max: settings.connections.http_handshake };
-    let metrics_options = secured_by(certificates.metrics);
+    let secured_by =
+        |tls, web_sites| nerite_metrics::Options { tls, handshake_max: settings.connections.http_handshake, web_sites };
+    let metrics_sites = if beside.is_some() { page_sites.clone() } else { sites };
+    let metrics_options = secured_by(certificates.metrics, metrics_sites);
     let metrics = metrics
         .map(|(metrics, at)| start_metrics(api, metrics, metrics_options, rules(http_times), at, beside))
         .transpose()?;
     let own_page = settings.ui.as_ref().zip(page.clone()).zip(page_port);
-    let own_options = secured_by(certificates.page);
+    let own_options = secured_by(certificates.page, page_sites);
     let own_page =
         own_page.map(|((ui, page), at)| start_page(api, ui, own_options, rules(http_times), at, page)).transpose()?;
     let sessions = sessions.map(|at| super::sessions::start(api, &settings.sessions, at));
@@ -213,10 +221,13 @@ fn start_page(
     Ok(handle)
 }
 
-fn page_options(ui: &Ui) -> nerite_page::Options {
+fn page_options(ui: &Ui, sites: &WebSites) -> nerite_page::Options {
+    nerite_page::Options { callers: ui.callers, hosts: sites.hosts().clone() }
+}
+
+fn web_sites(allowed: &Allowed) -> WebSites {
     let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
-    let hosts = Hosts::new(ui.hosts.iter().map(String::as_str), machine.as_deref());
-    nerite_page::Options { callers: ui.callers, hosts }
+    WebSites::new(&allowed.hosts, allowed.origins.clone(), machine.as_deref())
 }
 
 fn not_started(service: &str, error: &dyn std::fmt::Display) -> StartError {
