@@ -1,8 +1,8 @@
 //! Whose regions can a client use, and which objects may it register?
 //!
 //! A region belongs to the user who registered it, or to the address if the user is unknown. A client can use, list, replace and unregister only its
-//! own regions. Root and the user who runs the server share the operator's regions. They can use regions of other users by name if they have no
-//! region with that name.
+//! own regions. Root and the user who runs the server share the operator's regions. They can list and unregister regions of other users by name if they
+//! have no region with that name. Their requests read and write no such region: its user could read what root writes, and choose what root reads.
 
 use nerite_request::{Peer, Status};
 use nerite_shm::{Payer, Registries, Registry, Rights, ShmError};
@@ -69,7 +69,22 @@ impl Api {
         counts.mapped_bytes.saturating_add(counts.mapped.saturating_mul(REGION_WORK_BYTES))
     }
 
-    /// Calls `query` with the registry that a region's name refers to. `query` fails if the registry has no region of that name.
+    /// Calls `query` with the registry of the client's own regions, for an inference that reads or writes a region of that name.
+    pub(crate) fn in_named_region<T>(
+        &self,
+        name: &str,
+        query: impl FnOnce(&Registry) -> Result<T, ShmError>,
+    ) -> Result<T, Status> {
+        let regions = &self.inner.regions;
+        match self.access() {
+            RegionAccess::Shared => query(regions.operator()).map_err(of_shm),
+            RegionAccess::Operator => query(regions.operator()).map_err(|error| of_another(regions, name, error)),
+            RegionAccess::Own(peer) => query(&regions.of(peer)).map_err(|error| not_own(peer, error)),
+        }
+    }
+
+    /// Calls `query` with the registry that a region's name refers to, for status and unregistering. `query` fails if the registry has no region of that
+    /// name.
     pub(crate) fn in_regions<T>(&self, query: impl Fn(&Registry) -> Result<T, ShmError>) -> Result<T, Status> {
         let regions = &self.inner.regions;
         match self.access() {
@@ -116,6 +131,19 @@ fn not_own(peer: &Peer, error: ShmError) -> Status {
     status
 }
 
+/// The error for an inference of the operator. It names the owner of a region of that name: the operator may list all regions.
+fn of_another(regions: &Registries<Peer>, name: &str, error: ShmError) -> Status {
+    let is_missing = is_missing(&error);
+    let mut status = of_shm(error);
+    if is_missing && let Some((peer, _)) = regions.owned().iter().find(|(_, owned)| owned.locate(name, 0, 0).is_ok()) {
+        status.message += &format!(
+            "; {peer} registered a region of that name, and only requests of {peer} reach it: register its object yourself, \
+             or start the server with --shm-scope=all"
+        );
+    }
+    status
+}
+
 /// If the operator has no region of that name, the first owner that has one.
 fn in_others<T>(
     regions: &Registries<Peer>,
@@ -144,13 +172,36 @@ mod tests {
     use crate::region_rules::{RegionRules, ShmScope, ShmTrust};
     use crate::{LogSwitches, Options};
 
+    fn api(folder: &std::path::Path, scope: ShmScope) -> Api {
+        let engine = Engine::for_tests(folder, Runtimes::default()).expect("no models");
+        let rules = RegionRules { trust: ShmTrust::Any, scope, ..RegionRules::default() };
+        let options = Options { regions: rules, ..Options::default() };
+        Api::new(engine, Registries::new(true, None), LogSwitches::silent(), options)
+    }
+
+    #[test]
+    fn the_operator_lists_and_ends_regions_of_others_and_its_inferences_reach_none() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let operator = api(folder.path(), ShmScope::Own);
+        let object = OwnedRegion::create(&format!("/nerite-owners-{}-own", std::process::id()), 4096).expect("memory");
+        let other = operator.for_peer(Peer::User { uid: 4_000_000_001 });
+        assert_eq!(other.register_system("a", object.key(), 0, 4096), Ok(()));
+        let found = |api: &Api| api.in_named_region("a", |own| own.locate("a", 0, 64).map(drop)).map_err(|e| e.message);
+        assert_eq!(found(&other), Ok(()));
+        let refused = found(&operator).expect_err("the region is another user's");
+        assert!(refused.contains("; user 4000000001 registered a region of that name"), "{refused}");
+        assert_eq!(operator.system_status("a").map(|found| found.len()), Ok(1));
+        assert_eq!(operator.register_system("a", object.key(), 0, 4096), Ok(()));
+        assert_eq!(found(&operator), Ok(()));
+        assert_eq!([operator.unregister_system("a"), operator.unregister_system("a")], [Ok(()), Ok(())]);
+        let refused = found(&operator).expect_err("both are unregistered");
+        assert!(refused.ends_with("register it before the request"), "{refused}");
+    }
+
     #[test]
     fn with_one_namespace_for_all_each_client_pays_for_its_own_regions() {
         let folder = tempfile::tempdir().expect("a folder");
-        let engine = Engine::for_tests(folder.path(), Runtimes::default()).expect("no models");
-        let rules = RegionRules { trust: ShmTrust::Any, scope: ShmScope::All, ..RegionRules::default() };
-        let options = Options { regions: rules, ..Options::default() };
-        let api = Api::new(engine, Registries::new(true, None), LogSwitches::silent(), options);
+        let api = api(folder.path(), ShmScope::All);
         let object = OwnedRegion::create(&format!("/nerite-owners-{}-all", std::process::id()), 4096).expect("memory");
         let (one, other) = (Peer::User { uid: 4_000_000_001 }, Peer::User { uid: 4_000_000_002 });
         let register = |peer: &Peer, name| api.for_peer(peer.clone()).register_system(name, object.key(), 0, 4096);

@@ -39,7 +39,7 @@ pub enum ShmScope {
 pub(crate) enum RegionAccess<'p> {
     /// One namespace that all clients share.
     Shared,
-    /// The operator's regions, and after these the regions of all users.
+    /// The operator's regions. Its calls, but no inferences, reach the regions of all users after these.
     Operator,
     /// The regions of one owner.
     Own(&'p Peer),

@@ -347,7 +347,7 @@ impl Regions for Global<'_> {
         let RegionRef { name, offset, byte_size } = region;
         match self.api.inner.pools.find(name) {
             Some(lease) => lease_buffer(&lease, region),
-            None => self.api.in_regions(|regions| Ok(regions.locate(name, *offset, *byte_size)?.into_buffer())),
+            None => self.api.in_named_region(name, |own| Ok(own.locate(name, *offset, *byte_size)?.into_buffer())),
         }
     }
 
@@ -355,7 +355,7 @@ impl Regions for Global<'_> {
         let RegionRef { name, offset, byte_size } = region;
         match self.api.inner.pools.find(name) {
             Some(lease) => lease_slot(&lease, region),
-            None => self.api.in_regions(|regions| Ok(regions.locate(name, *offset, *byte_size)?.into_slot())),
+            None => self.api.in_named_region(name, |own| Ok(own.locate(name, *offset, *byte_size)?.into_slot())),
         }
     }
 }
