@@ -8,7 +8,7 @@ use nerite_access::Tokens;
 use nerite_budget::{Account, PeerAccount, PeerCharge};
 use nerite_engine::Engine;
 use nerite_locks::Mutex;
-use nerite_request::{Peer, RequestTrace, Status};
+use nerite_request::{Peer, RequestTrace, SequenceOwner, SequenceScope, Status};
 use nerite_shm::{LeaseLimits, Pools, Registries, random_bits};
 use nerite_trace::{TraceConfig, Tracer};
 use nerite_watchdog::{FairQueue, Flow};
@@ -33,6 +33,8 @@ pub struct Api {
 /// The client that makes the calls, over one connection.
 pub(crate) struct Client {
     peer: Peer,
+    /// The owner of its sequences.
+    owner: SequenceOwner,
     /// Counts the bytes that the server holds for this connection.
     pub(crate) account: Account,
     /// The account for what the client makes the server keep after its connections are closed. Few clients need one.
@@ -73,7 +75,8 @@ impl Inner {
         // A client that is ended because of the memory it holds must not wait for its turn on a front thread.
         let urgent = flow.clone();
         account.on_shed(move || urgent.make_urgent());
-        Client { peer, account, retained: OnceLock::new(), flow, trace: None, session_caller: ArcSwapOption::empty() }
+        let (owner, retained) = (self.options.sequence_scope.owner_of(&peer), OnceLock::new());
+        Client { peer, owner, account, retained, flow, trace: None, session_caller: ArcSwapOption::empty() }
     }
 }
 
@@ -92,6 +95,8 @@ pub struct Options {
     pub log_access: bool,
     /// Whose regions a client can use, and which shared memory objects it may register.
     pub regions: RegionRules,
+    /// Which clients share their sequences: `--sequence-scope`.
+    pub sequence_scope: SequenceScope,
     /// HTTP headers that become parameters of a request.
     pub http_forward: Option<Regex>,
     /// gRPC metadata that become parameters of a request.
@@ -163,9 +168,9 @@ impl Api {
     #[must_use]
     pub fn with_trace(&self, trace: Arc<RequestTrace>) -> Api {
         let (peer, account, flow) = (self.peer().clone(), self.account().clone(), self.flow().clone());
-        let retained = OnceLock::new();
+        let (owner, retained) = (self.client.owner, OnceLock::new());
         let client =
-            Client { peer, account, retained, flow, trace: Some(trace), session_caller: ArcSwapOption::empty() };
+            Client { peer, owner, account, retained, flow, trace: Some(trace), session_caller: ArcSwapOption::empty() };
         Api { inner: Arc::clone(&self.inner), client: Arc::new(client), caller: self.caller.clone() }
     }
 
@@ -185,10 +190,10 @@ impl Api {
         self.retained().charge(bytes).map_err(|over| Status::unavailable(over.to_string()))
     }
 
-    /// The client and its connection, as numbers for queues that it shares with others.
+    /// The client and its connection, as numbers for queues that it shares with others, and the owner of its sequences.
     pub(crate) fn number(&self) -> nerite_request::Client {
         let flow = &self.client.flow;
-        nerite_request::Client { peer: flow.peer_number(), flow: flow.number() }
+        nerite_request::Client { peer: flow.peer_number(), flow: flow.number(), owner: self.client.owner }
     }
 
     /// The flow that is charged for the connection's use of the front threads.

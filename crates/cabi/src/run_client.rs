@@ -4,11 +4,11 @@
 
 use std::cell::Cell;
 
-use nerite_request::Client;
+use nerite_request::{Client, SequenceOwner};
 
 thread_local! {
     /// The client of the run on this thread. The server itself outside of a run.
-    static CLIENT: Cell<Client> = const { Cell::new(Client { peer: 0, flow: 0 }) };
+    static CLIENT: Cell<Client> = const { Cell::new(Client { peer: 0, flow: 0, owner: SequenceOwner::SERVER }) };
 }
 
 /// Does the work of a run for this client.
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn a_run_within_a_run_has_its_own_client() {
-        let client = |flow| Client { peer: 1, flow };
+        let client = |flow| Client { peer: 1, flow, ..Client::default() };
         running_for(client(1), || {
             running_for(client(2), || assert_eq!(client_of_run(), client(2)));
             assert_eq!(client_of_run(), client(1));

@@ -4,7 +4,7 @@
 //! cannot be confused.
 
 use nerite_memory::{Buffer, Extent};
-use nerite_request::{Parameter, Parameters, Sequence, SequenceId};
+use nerite_request::{Parameter, Parameters, Sequence, SequenceId, SequenceOwner};
 use nerite_tensor::Tensor;
 
 use crate::limits::CHUNK_BYTES;
@@ -74,8 +74,8 @@ impl KeyWriter {
         }
     }
 
-    /// Adds the sequence that a request belongs to: models without sequences may read it.
-    pub fn sequence(&mut self, sequence: &Sequence) {
+    /// Adds the sequence that a request belongs to: models without sequences may read it. The same id of two owners means two sequences.
+    pub fn sequence(&mut self, sequence: &Sequence, owner: SequenceOwner) {
         match &sequence.id {
             SequenceId::None => self.number(0),
             SequenceId::Number(id) => self.numbers(1, *id),
@@ -83,6 +83,9 @@ impl KeyWriter {
                 self.number(2);
                 self.text(id);
             }
+        }
+        if sequence.id != SequenceId::None {
+            self.number(owner.number());
         }
         self.numbers(u64::from(sequence.start), u64::from(sequence.end));
     }
@@ -118,6 +121,7 @@ impl KeyWriter {
 
 #[cfg(test)]
 mod tests {
+    use nerite_request::{Peer, SequenceScope};
     use nerite_tensor::DataType;
 
     use super::*;
@@ -185,6 +189,21 @@ mod tests {
         assert_ne!(key, key.of_client("user 1"));
         assert_ne!(key.of_client("user 1"), key.of_client("user 2"));
         assert_eq!(key.of_client("user 1"), key.of_client("user 1"));
+    }
+
+    #[test]
+    fn the_owner_of_a_sequence_counts_where_there_is_one() {
+        let of = |id: SequenceId, peer: Peer| {
+            let mut key = KeyWriter::new(1);
+            key.sequence(&Sequence { id, ..Sequence::default() }, SequenceScope::User.owner_of(&peer));
+            key.finish()
+        };
+        let (one, other) = (|| Peer::User { uid: 4_000_000_001 }, || Peer::User { uid: 4_000_000_002 });
+        for id in [SequenceId::Number(7), SequenceId::Text("7".into())] {
+            assert_eq!(of(id.clone(), one()), of(id.clone(), one()));
+            assert_ne!(of(id.clone(), one()), of(id, other()));
+        }
+        assert_eq!(of(SequenceId::None, one()), of(SequenceId::None, other()));
     }
 
     #[test]

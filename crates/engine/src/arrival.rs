@@ -131,7 +131,7 @@ impl Arrivals {
 
 /// Who sent a job, for its scheduler.
 fn client(job: &Job) -> Client {
-    let nerite_request::Client { peer, flow } = job.client();
+    let nerite_request::Client { peer, flow, .. } = job.client();
     Client { peer, flow }
 }
 
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn clients_are_told_apart_unless_requests_run_in_the_order_of_arrival() {
-        let client = nerite_request::Client { peer: 3, flow: 4 };
+        let client = nerite_request::Client { peer: 3, flow: 4, ..Default::default() };
         let request = AdmittedRequest { client, ..AdmittedRequest::new(Reply::new(drop)) };
         let job = Job::new(request, ModelVersion::unmetered("m").begin(), 0);
         let arrivals = |in_order| Arrivals::new(PriorityLevels::default(), &[], Wants::default()).in_order(in_order);

@@ -160,7 +160,7 @@ impl Cached {
             key.number(index as u64);
         }
         key.parameters(job.parameters());
-        key.sequence(job.sequence());
+        key.sequence(job.sequence(), job.client().owner);
         let of_all = key.finish();
         let is_shared = inputs.iter().any(|input| input.data.access() == Access::Shared);
         Keys { of_all, of_client: client.map(|client| of_all.of_client(client)), is_shared }

@@ -10,7 +10,7 @@ use nerite_config::proto::model_sequence_batching::{Control, control};
 use nerite_config::tensor_data_type;
 use nerite_memory::Buffer;
 use nerite_request::{Code, PeerAccount, SequenceId, Status};
-use nerite_schedule::{Controls, SequenceStep};
+use nerite_schedule::{Controls, SequenceKey, SequenceStep};
 use nerite_tensor::{DataType, Name, Shape, Tensor, strings};
 
 use crate::cut_short::CutShort;
@@ -238,7 +238,8 @@ pub(crate) fn step(job: &Job) -> Option<SequenceStep> {
         SequenceId::Number(id) => nerite_schedule::SequenceId::Number(*id),
         SequenceId::Text(id) => nerite_schedule::SequenceId::Text(id.as_str().into()),
     };
-    Some(SequenceStep { id, start: sequence.start, end: sequence.end })
+    let key = SequenceKey { owner: job.client().owner.number(), id };
+    Some(SequenceStep { key, start: sequence.start, end: sequence.end })
 }
 
 /// The id of the request's sequence, for texts.

@@ -132,7 +132,7 @@ impl Calls {
         times: nerite_backend::Times,
         send: impl FnOnce() -> Result<bool, Silence>,
     ) -> Result<Vec<u64>, (Vec<Planned>, Option<Silence>)> {
-        self.batch_inputs.add(&planned);
+        self.batch_inputs.add_open(&planned);
         let mut open = lock(&self.open);
         match send() {
             Ok(true) => {}

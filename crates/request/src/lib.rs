@@ -44,6 +44,7 @@ pub mod report;
 mod request;
 mod response;
 mod reused_box;
+mod sequence_owner;
 pub mod setting;
 mod status;
 mod trace;
@@ -69,6 +70,7 @@ pub use region_ref::RegionRef;
 pub use reply::{Counted, Deliver, DeliverNumbered, Numbered, PlaceQuery, PolicyData, Reply};
 pub use request::{AdmittedRequest, Client, Request};
 pub use response::{InferResponse, Output, Outputs, Response};
+pub use sequence_owner::{SequenceOwner, SequenceScope};
 pub use status::{Code, Status};
 pub use trace::{
     Begin, Gathered, NewTrace, Note, Noted, RequestTrace, TraceBudget, TraceLevels, TraceObserver, TraceSink,

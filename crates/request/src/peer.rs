@@ -28,7 +28,7 @@ pub enum Peer {
 /// The addresses that count as one peer: one address of IPv4, or a network of IPv6 with a prefix of 64 bits. One host may have all addresses of such a
 /// network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Network(IpAddr);
+pub struct Network(pub(crate) IpAddr);
 
 /// The bits of an IPv6 address that name the network.
 const NETWORK_BITS: u32 = 64;

@@ -2,7 +2,7 @@
 
 use nerite_tensor::Name;
 
-use crate::{Cancel, Inputs, Parameters, Reply, Sequence, Wanted, WantedOutputs};
+use crate::{Cancel, Inputs, Parameters, Reply, Sequence, SequenceOwner, Wanted, WantedOutputs};
 
 /// A request whose tensors are memory, but are not checked against its model. One part of the server sends it to another.
 #[derive(Debug)]
@@ -63,14 +63,20 @@ pub struct Client {
     pub peer: u64,
     /// The number of the connection.
     pub flow: u64,
+    /// The owner of its sequences.
+    pub owner: SequenceOwner,
 }
 
 impl Client {
     /// The client of all these requests. If they have several clients, the result is the server itself, because work for all of them is charged to no single
-    /// client.
+    /// client. Several clients with one owner of sequences keep that owner.
     pub fn of_all(mut clients: impl Iterator<Item = Client>) -> Client {
         let first = clients.next().unwrap_or_default();
-        if clients.all(|client| client == first) { first } else { Client::default() }
+        clients.fold(first, |all, next| match next {
+            next if next == all => all,
+            next if next.owner == all.owner => Client { owner: all.owner, ..Client::default() },
+            _ => Client::default(),
+        })
     }
 }
 

@@ -135,12 +135,21 @@ pub enum TimeoutAction {
 /// One request of a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SequenceStep {
-    /// The sequence's id.
-    pub id: SequenceId,
+    /// The sequence.
+    pub key: SequenceKey,
     /// Whether it is the first.
     pub start: bool,
     /// Whether it is the last.
     pub end: bool,
+}
+
+/// What the requests of one sequence share. The same id of two owners means two sequences.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SequenceKey {
+    /// The number of the owner.
+    pub owner: u64,
+    /// The id. Models know sequences by it.
+    pub id: SequenceId,
 }
 
 /// The id that the requests of one sequence share.

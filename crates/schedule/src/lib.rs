@@ -41,8 +41,8 @@ pub use action::{Action, Actions, Batch, Controls, Rejection, Slot};
 pub use batcher::{BatchPolicy, Batcher, PriorityLevels, QueuePolicy};
 pub use driver::{Driver, JoinRule, Run, RunSlot};
 pub use event::{
-    Arrival, Client, Deadline, Event, InstanceId, Repeat, SequenceId, SequenceStep, Span, Spans, Ticket, TimeoutAction,
-    Wants,
+    Arrival, Client, Deadline, Event, InstanceId, Repeat, SequenceId, SequenceKey, SequenceStep, Span, Spans, Ticket,
+    TimeoutAction, Wants,
 };
 pub use fifo::Fifo;
 pub use limiter::{Claim, ClaimError, Claimant, Limiter, Resource, ResourceLimits};

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use nerite_schedule::{
     Arrival, BatchPolicy, Direct, DirectPolicy, Driver, HoldBack, InstanceId, Oldest, OldestPolicy, PriorityLevels,
-    Rejection, Repeat, RunSlot, Scheduler, SequenceId, SequenceStep, Ticket,
+    Rejection, Repeat, RunSlot, Scheduler, SequenceId, SequenceKey, SequenceStep, Ticket,
 };
 use proptest::prelude::*;
 
@@ -66,7 +66,7 @@ impl Simulation {
     }
 
     fn arrive(&mut self, name: char, again: u32, id: SequenceId, start: bool) {
-        let sequence = Some(SequenceStep { id, start, end: false });
+        let sequence = Some(SequenceStep { key: SequenceKey { owner: 0, id }, start, end: false });
         let repeat = Repeat::Possible;
         let job = Job { name, again };
         let ticket = self.driver.arrive(job, |ticket| Arrival { sequence, repeat, ..Arrival::new(ticket, 1) }, 0);

@@ -200,6 +200,7 @@ fn make_api(
         tokens,
         log_access: settings.log_access,
         regions: settings.regions.clone(),
+        sequence_scope: settings.sequence_scope,
         http_forward: settings.http.as_ref().and_then(|front| front.forward.clone()),
         grpc_forward: settings.grpc.as_ref().and_then(|front| front.forward.clone()),
         http_input_bytes_max: settings.http_input_bytes_max,

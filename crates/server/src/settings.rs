@@ -14,6 +14,7 @@ mod policies;
 mod queues;
 mod rates;
 mod regions;
+mod sequences;
 mod sessions;
 mod sockets;
 mod threads;
@@ -30,6 +31,7 @@ use nerite_budget::Limits;
 use nerite_engine::{HostPolicies, LatencyMetrics, QueueLimits};
 use nerite_listen::TlsFiles;
 use nerite_repository::ControlMode;
+use nerite_request::SequenceScope;
 use nerite_request::setting::LogSettings;
 use regex::{Regex, RegexBuilder};
 
@@ -87,6 +89,8 @@ pub struct Settings {
     pub allow_client_shm: bool,
     /// Which objects a client may register, and which regions it reaches.
     pub regions: RegionRules,
+    /// Which clients share their sequences.
+    pub sequence_scope: SequenceScope,
     /// How much clients may make the server hold.
     pub budgets: Limits,
     /// The session socket and what it lends.
@@ -322,6 +326,7 @@ impl Settings {
             threads: values.int_if_given("http-thread-count")?,
             allow_client_shm: values.bool("allow-client-shm", true)?,
             regions: regions::rules(&values)?,
+            sequence_scope: sequences::scope(&values)?,
             budgets: budgets::budgets(&values, nerite_memory::allocatable_bytes())?,
             sessions: sessions::sessions(&values)?,
             rates: rates::rates(&values)?,

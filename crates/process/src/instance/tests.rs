@@ -84,7 +84,7 @@ fn batch_of_clients(clients: &[u64]) -> (Batch, mpsc::Receiver<Response>) {
     let request = |peer: &u64| {
         let to = to.clone();
         let reply = Reply::new(move |response| drop(to.send(response)));
-        job_of(Client { peer: *peer, flow: 0 }, Vec::new(), vec![wanted("x", None)], reply)
+        job_of(Client { peer: *peer, ..Client::default() }, Vec::new(), vec![wanted("x", None)], reply)
     };
     let jobs = clients.iter().map(request).collect();
     let version = nerite_backend::ModelVersion::unmetered("m");

@@ -255,7 +255,7 @@ impl Scheduler for Direct {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Driver, SequenceId, SequenceStep};
+    use crate::{Driver, SequenceId, SequenceKey, SequenceStep};
 
     /// Each letter is a request of the sequence of that name. Two sequences have a position. Checks how many requests have started after each.
     #[track_caller]
@@ -279,7 +279,8 @@ mod tests {
         for letter in arrivals.chars() {
             let start = !known.contains(letter);
             known.push(letter);
-            let step = SequenceStep { id: SequenceId::Number(letter as u64), start, end: false };
+            let key = SequenceKey { owner: 0, id: SequenceId::Number(letter as u64) };
+            let step = SequenceStep { key, start, end: false };
             driver.arrive(letter, |ticket| Arrival { sequence: Some(step), ..Arrival::new(ticket, 1) }, 0);
             started += std::iter::from_fn(|| driver.next_run()).map(|run| run.jobs().count()).sum::<usize>();
             found.push(started);
@@ -313,7 +314,8 @@ mod tests {
         let mut driver = Driver::new(Box::new(Direct::new(policy)));
         driver.grant(InstanceId(0), 0);
         let arrive = |driver: &mut Driver<u64>, id: u64, start: bool, end: bool, at_us: u64| {
-            let step = SequenceStep { id: SequenceId::Number(id), start, end };
+            let key = SequenceKey { owner: 0, id: SequenceId::Number(id) };
+            let step = SequenceStep { key, start, end };
             driver.arrive(id, |ticket| Arrival { sequence: Some(step), ..Arrival::new(ticket, 1) }, at_us);
             std::iter::from_fn(|| driver.next_run()).flat_map(|run| run.slots).find_map(|slot| match slot {
                 crate::RunSlot::Job(_, controls) => controls.map(|controls| controls.state),
@@ -368,7 +370,8 @@ mod tests {
             } else {
                 let (start, end) = (event.starts_with('+') || !known.contains(last), event.starts_with('-'));
                 known.push(last);
-                let step = SequenceStep { id: SequenceId::Number(last as u64), start, end };
+                let key = SequenceKey { owner: 0, id: SequenceId::Number(last as u64) };
+                let step = SequenceStep { key, start, end };
                 driver.arrive(last, |ticket| Arrival { sequence: Some(step), ..Arrival::new(ticket, 1) }, 0);
             }
             while let Some(run) = driver.next_run() {
@@ -415,7 +418,8 @@ mod tests {
         };
         let mut driver = Driver::new(Box::new(Direct::new(policy)));
         driver.grant(InstanceId(0), 0);
-        let step = SequenceStep { id: SequenceId::Number(1), start: true, end: true };
+        let key = SequenceKey { owner: 0, id: SequenceId::Number(1) };
+        let step = SequenceStep { key, start: true, end: true };
         driver.arrive('a', |ticket| Arrival { sequence: Some(step), ..Arrival::new(ticket, 1) }, 0);
         assert!(driver.next_run().is_none());
         driver.stop(0);

@@ -252,7 +252,7 @@ impl Scheduler for Oldest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Driver, SequenceId, SequenceStep};
+    use crate::{Driver, SequenceId, SequenceKey, SequenceStep};
 
     /// Each letter is a request of the sequence of that name; a capital letter is its last one. All arrive while a request of another sequence runs,
     /// which has a slot beside `candidates_max`. Checks the batches.
@@ -266,8 +266,8 @@ mod tests {
         let mut known = String::new();
         for letter in std::iter::once('-').chain(arrivals.chars()) {
             let name = letter.to_ascii_lowercase();
-            let id = SequenceId::Number(name as u64);
-            let step = SequenceStep { id, start: !known.contains(name), end: letter.is_ascii_uppercase() };
+            let key = SequenceKey { owner: 0, id: SequenceId::Number(name as u64) };
+            let step = SequenceStep { key, start: !known.contains(name), end: letter.is_ascii_uppercase() };
             known.push(name);
             driver.arrive(letter, |ticket| Arrival { sequence: Some(step), ..Arrival::new(ticket, 1) }, 0);
         }

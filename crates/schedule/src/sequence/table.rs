@@ -15,6 +15,8 @@
 //! gets its slot, or its place in the backlog. Otherwise their requests could run in any order, and a model that knows sequences by their ids would
 //! mix the two. It does not get the slot if another peer waits for one and does not have more slots. So no client can keep a slot from others by
 //! starting an id again and again.
+//!
+//! An id here is that of one owner. The same id of two owners means two sequences, which know nothing of each other.
 
 mod backlog;
 mod giving_way;
@@ -24,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use self::backlog::Backlog;
 pub(super) use self::giving_way::Flags;
 use crate::action::{Controls, Rejection};
-use crate::event::{Arrival, Client, InstanceId, Repeat, SequenceId, SequenceStep, Ticket};
+use crate::event::{Arrival, Client, InstanceId, Repeat, SequenceKey, SequenceStep, Ticket};
 use crate::occupancy::Occupancy;
 
 /// The number of a sequence, in the order in which they started. Numbers are never used again.
@@ -51,7 +53,7 @@ type IsLater = bool;
 
 #[derive(Debug)]
 struct Sequence {
-    id: SequenceId,
+    key: SequenceKey,
     /// The client that started it.
     client: Client,
     /// A request that runs again is first, also before smaller tickets.
@@ -81,9 +83,9 @@ pub(super) struct SequenceTable {
     idle_us: u64,
     started: u64,
     sequences: HashMap<SequenceNumber, Sequence>,
-    /// The newest sequence of each id, until its END arrives. It takes more requests unless it has ended in another way. The next sequence of the id
-    /// follows it.
-    last: HashMap<SequenceId, SequenceNumber>,
+    /// The newest sequence of each owner and id, until its END arrives. It takes more requests unless it has ended in another way. The next sequence
+    /// of the same key follows it.
+    last: HashMap<SequenceKey, SequenceNumber>,
     tickets: HashMap<Ticket, SequenceNumber>,
     /// Slots that were given back. They are smaller than those that were never given out.
     free: BTreeSet<SequenceSlot>,
@@ -154,9 +156,9 @@ impl SequenceTable {
             return self.push_again(SequenceNumber(number), arrival, now_us);
         }
         let step = arrival.sequence.clone().ok_or(Rejection::MissingStart)?;
-        let number = match self.last.get(&step.id).copied() {
-            Some(last) if step.start => self.start_again(last, &step.id, arrival.client, now_us, placed),
-            None if step.start => self.start(&step.id, arrival.client, now_us),
+        let number = match self.last.get(&step.key).copied() {
+            Some(last) if step.start => self.start_again(last, &step.key, arrival.client, now_us, placed),
+            None if step.start => self.start(&step.key, arrival.client, now_us),
             last => last.ok_or(Rejection::MissingStart)?,
         };
         let sequence = self.sequences.get_mut(&number).filter(|sequence| !sequence.ended);
@@ -166,7 +168,7 @@ impl SequenceTable {
         sequence.repeats = arrival.repeat == Repeat::Possible;
         if step.end {
             sequence.ended = true;
-            self.last.remove(&step.id);
+            self.last.remove(&step.key);
         }
         let ticket = arrival.ticket;
         if let Some(deadline) = arrival.deadline.filter(|_| !sequence.is_placed) {
@@ -182,22 +184,22 @@ impl SequenceTable {
     fn push_again(&mut self, number: SequenceNumber, arrival: Arrival, now_us: u64) -> Result<(), Rejection> {
         let sequence =
             self.sequences.get_mut(&number).filter(|sequence| sequence.running.is_some()).ok_or(Rejection::RunEnded)?;
-        let (ticket, id) = (arrival.ticket, sequence.id.clone());
-        let arrival = Arrival { sequence: Some(SequenceStep { id, start: false, end: false }), ..arrival };
+        let (ticket, key) = (arrival.ticket, sequence.key.clone());
+        let arrival = Arrival { sequence: Some(SequenceStep { key, start: false, end: false }), ..arrival };
         self.tickets.insert(ticket, number);
         sequence.waiting.insert((false, ticket), Waiting { arrival, since_us: now_us });
         Ok(())
     }
 
     /// Whether the newest sequence with that id takes more requests.
-    fn is_open(&self, id: &SequenceId) -> bool {
-        self.last.get(id).and_then(|last| self.sequences.get(last)).is_some_and(|sequence| !sequence.ended)
+    fn is_open(&self, key: &SequenceKey) -> bool {
+        self.last.get(key).and_then(|last| self.sequences.get(last)).is_some_and(|sequence| !sequence.ended)
     }
 
-    fn start(&mut self, id: &SequenceId, client: Client, now_us: u64) -> SequenceNumber {
+    fn start(&mut self, key: &SequenceKey, client: Client, now_us: u64) -> SequenceNumber {
         // Sequences in the backlog come first.
         let slot = if self.backlog.is_empty() { self.take_slot() } else { None };
-        let number = self.start_in(slot, id, client, now_us);
+        let number = self.start_in(slot, key, client, now_us);
         if slot.is_none() {
             self.backlog.add(client, number, number);
         }
@@ -252,14 +254,20 @@ impl SequenceTable {
         (self.withheld, self.free) = all.into_iter().partition(|slot| self.is_withheld(*slot));
     }
 
-    fn start_in(&mut self, slot: Option<SequenceSlot>, id: &SequenceId, client: Client, now_us: u64) -> SequenceNumber {
+    fn start_in(
+        &mut self,
+        slot: Option<SequenceSlot>,
+        key: &SequenceKey,
+        client: Client,
+        now_us: u64,
+    ) -> SequenceNumber {
         if slot.is_some() {
             self.backlog.took_slot(client);
         }
         self.started += 1;
         let number = SequenceNumber(self.started);
         let sequence = Sequence {
-            id: id.clone(),
+            key: key.clone(),
             client,
             waiting: BTreeMap::new(),
             slot,
@@ -273,7 +281,7 @@ impl SequenceTable {
             idle_at_us: now_us.saturating_add(self.idle_us),
         };
         self.sequences.insert(number, sequence);
-        self.last.insert(id.clone(), number);
+        self.last.insert(key.clone(), number);
         number
     }
 
@@ -282,26 +290,26 @@ impl SequenceTable {
     fn start_again(
         &mut self,
         old: SequenceNumber,
-        id: &SequenceId,
+        key: &SequenceKey,
         client: Client,
         now_us: u64,
         placed: &mut Vec<SequenceNumber>,
     ) -> SequenceNumber {
-        let Some(sequence) = self.sequences.get_mut(&old) else { return self.start(id, client, now_us) };
+        let Some(sequence) = self.sequences.get_mut(&old) else { return self.start(key, client, now_us) };
         sequence.ended = true;
         let (place, is_placed) = (sequence.place, sequence.is_placed);
         if sequence.running.is_none() && sequence.waiting.is_empty() {
             return match self.forget(old) {
                 (Some(slot), _) if !self.is_withheld(slot) && !self.backlog.is_before(client.peer) => {
-                    self.start_in(Some(slot), id, client, now_us)
+                    self.start_in(Some(slot), key, client, now_us)
                 }
                 (slot, _) => {
                     placed.extend(slot.and_then(|slot| self.give_on(slot)));
-                    self.start(id, client, now_us)
+                    self.start(key, client, now_us)
                 }
             };
         }
-        let number = self.start_in(None, id, client, now_us);
+        let number = self.start_in(None, key, client, now_us);
         if let Some(sequence) = self.sequences.get_mut(&old) {
             sequence.followed_by = Some(number);
         }
@@ -346,7 +354,7 @@ impl SequenceTable {
         self.tickets.remove(&ticket);
         self.occupancy.remove(waiting.arrival.client.peer, ticket);
         let step = waiting.arrival.sequence.as_ref()?;
-        let controls = Controls { start: step.start, end: step.end, id: step.id.clone(), state: number.0 };
+        let controls = Controls { start: step.start, end: step.end, id: step.key.id.clone(), state: number.0 };
         Some((waiting, controls))
     }
 
@@ -479,7 +487,7 @@ impl SequenceTable {
     /// one.
     fn forget(&mut self, number: SequenceNumber) -> (Option<SequenceSlot>, Option<SequenceNumber>) {
         let Some(sequence) = self.sequences.remove(&number) else { return (None, None) };
-        let Sequence { id, client, slot, follows, followed_by, place, idle_at_us, .. } = sequence;
+        let Sequence { key, client, slot, follows, followed_by, place, idle_at_us, .. } = sequence;
         if slot.is_some() {
             self.backlog.left_slot(client);
         }
@@ -492,10 +500,10 @@ impl SequenceTable {
             behind.follows = follows;
         }
         // A client may cancel the new sequence while a request of an earlier one runs. The next START follows the earlier one then.
-        if self.last.get(&id) == Some(&number) {
+        if self.last.get(&key) == Some(&number) {
             match follows {
-                Some(before) => self.last.insert(id, before),
-                None => self.last.remove(&id),
+                Some(before) => self.last.insert(key, before),
+                None => self.last.remove(&key),
             };
         }
         let behind = followed_by.and_then(|behind| Some((self.sequences.get(&behind)?.client, behind)));
@@ -529,6 +537,7 @@ impl SequenceTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::SequenceId;
 
     /// Starts a sequence for each letter and ends one for each `-letter`. Returns the slots of the started ones, as `position.instance`.
     #[track_caller]
@@ -541,7 +550,8 @@ mod tests {
                 table.leave(started[ended]);
                 continue;
             }
-            let number = table.start(&SequenceId::Text(step.into()), Client::default(), 0);
+            let number =
+                table.start(&SequenceKey { owner: 0, id: SequenceId::Text(step.into()) }, Client::default(), 0);
             started.insert(step, number);
             slots.push(match table.sequences[&number].slot {
                 Some(slot) => format!("{}.{}", slot.position, slot.instance.0),

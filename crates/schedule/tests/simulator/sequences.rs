@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nerite_schedule::{
     Arrival, BatchPolicy, Client, Deadline, Direct, DirectPolicy, Driver, InstanceId, Oldest, OldestPolicy, Rejection,
-    RunSlot, Scheduler, SequenceId, SequenceStep, Ticket, TimeoutAction,
+    RunSlot, Scheduler, SequenceId, SequenceKey, SequenceStep, Ticket, TimeoutAction,
 };
 use proptest::prelude::*;
 
@@ -96,7 +96,8 @@ impl Simulation {
         self.times.arrived_us.push(self.now_us);
         let action = TimeoutAction::Reject;
         let deadline = step.patience_us.map(|patience_us| Deadline { at_us: self.now_us + patience_us, action });
-        let sequence = Some(SequenceStep { id: SequenceId::Number(step.sequence), start: step.start, end: step.end });
+        let key = SequenceKey { owner: 0, id: SequenceId::Number(step.sequence) };
+        let sequence = Some(SequenceStep { key, start: step.start, end: step.end });
         let (shapes, client) = (step.shapes, Client { peer: step.peer, flow: 0 });
         let arrival = |ticket| Arrival { sequence, deadline, shapes, client, ..Arrival::new(ticket, 1) };
         let ticket = self.driver.arrive(number, arrival, self.now_us);

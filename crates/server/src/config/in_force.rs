@@ -9,6 +9,7 @@ use log::Level;
 use nerite_api::{LogSwitches, ShmScope, ShmTrust, SpanConfig, TraceConfig};
 use nerite_listen::{TimeLimits, TlsFiles};
 use nerite_repository::ControlMode;
+use nerite_request::SequenceScope;
 use nerite_session::Location;
 
 use crate::settings::{Connections, CudaLibrary, FrontEndSettings, Metrics, Models, SessionSocket, Settings};
@@ -300,6 +301,11 @@ fn memory(settings: &Settings, name: &str) -> Option<InForce> {
         "shm-scope" => one(match regions.scope {
             ShmScope::Own => "own",
             ShmScope::All => "all",
+        }),
+        "sequence-scope" => one(match settings.sequence_scope {
+            SequenceScope::User => "user",
+            SequenceScope::Peer => "peer",
+            SequenceScope::All => "all",
         }),
         "allow-client-shm" => one(settings.allow_client_shm),
         _ => return None,

@@ -23,7 +23,7 @@ pub(super) fn rules(values: &Values<'_>) -> Result<RegionRules, BadValue> {
     Ok(RegionRules { trust, key_prefixes, scope })
 }
 
-fn bad_choice(flag: &'static str, words: &str, got: &str) -> BadValue {
+pub(super) fn bad_choice(flag: &'static str, words: &str, got: &str) -> BadValue {
     BadValue { flag, reason: format!("--{flag} is {words}. Got {got}") }
 }
 

@@ -215,7 +215,7 @@ fn job_from(peer: u64, id: usize, answers: &mpsc::Sender<Answer>) -> (Job, Cance
         drop(answers.send(Answer { id: id.to_string(), error }));
     });
     let request = AdmittedRequest {
-        client: nerite_request::Client { peer, flow: 0 },
+        client: nerite_request::Client { peer, ..Default::default() },
         ..AdmittedRequest::cancelled_by(cancel.clone(), reply)
     };
     (Job::new(request, ModelVersion::unmetered("m").begin(), now_ns()), cancel)

@@ -27,7 +27,7 @@ impl SequenceTable {
         // A request that runs again was admitted before, and its client waits for it.
         let Some(most) = requests_max.filter(|_| !matches!(arrival.repeat, Repeat::Of(_))) else { return Ok(None) };
         let step = arrival.sequence.as_ref().ok_or(Rejection::MissingStart)?;
-        if !step.start && !self.is_open(&step.id) {
+        if !step.start && !self.is_open(&step.key) {
             return Err(Rejection::MissingStart);
         }
         let most = if step.start { most } else { most.saturating_mul(2) };
@@ -72,9 +72,9 @@ impl SequenceTable {
     /// Takes requests for a sequence again after its END was removed, unless another sequence with its id has begun.
     fn reopen(&mut self, number: SequenceNumber) {
         let Some(sequence) = self.sequences.get_mut(&number) else { return };
-        if !sequence.repeats && sequence.followed_by.is_none() && !self.last.contains_key(&sequence.id) {
+        if !sequence.repeats && sequence.followed_by.is_none() && !self.last.contains_key(&sequence.key) {
             sequence.ended = false;
-            self.last.insert(sequence.id.clone(), number);
+            self.last.insert(sequence.key.clone(), number);
         }
     }
 }
