@@ -102,6 +102,11 @@ ARRAYS = [
 ]
 
 
+def test_strings_of_a_matrix_are_its_elements():
+    # `ravel` of a matrix is a matrix.
+    assert tensors.encoded(np.matrix([["a", "b"]], dtype=object)) == [b"a", b"b"]
+
+
 def test_pure_functions_do_as_tritons_do(triton):
     for array in ARRAYS:
         assert pb_utils.serialize_byte_tensor(array) == triton.serialize_byte_tensor(array)

@@ -6,8 +6,8 @@ once per data set over gRPC, compared with the expected outputs, and unloaded.
 
     # a server in explicit mode, over any (empty) repository
     python tests/onnx_models/operators.py --url 127.0.0.1:8001 --engine embedded --out target/operators/embedded.json
-    # the table of docs/compat.md from all results so far
-    python tests/onnx_models/operators.py --write docs/compat.md target/operators/*.json
+    # the table of docs/operators.md from all results so far
+    python tests/onnx_models/operators.py --write docs/operators.md target/operators/*.json
 
 The verdict on a case is one of: pass, refused (the model did not load), failed (the request did), wrong (the values),
 died (no server any more), not servable (the case has a type that no Triton tensor has).

@@ -262,7 +262,7 @@ def decoded(memory: np.ndarray, offset: int, byte_size: int, shape: Sequence[int
 
 def encoded(array: np.ndarray) -> list[bytes]:
     """The elements of a BYTES tensor in row-major order. Bytes are kept, and any other element is converted with ``str`` to UTF-8."""
-    elements = array.ravel().tolist()
+    elements = np.asarray(array).ravel().tolist()
     return [one if type(one) is bytes else str(one).encode("utf-8") for one in elements]
 
 
