@@ -83,6 +83,9 @@ fn check_backend(config: &ModelConfig) -> Result<(), ConfigError> {
     if !backend.is_empty() && platform == ENSEMBLE {
         refuse!("Ensemble model '{name}' must have platform type '{platform}' and empty backend type");
     }
+    if backend == "python" {
+        return Ok(());
+    }
     // A backend that Triton does not know may use any platform that Triton does not know.
     let owner = match platform.as_str() {
         "tensorflow_savedmodel" | "tensorflow_graphdef" => Some("tensorflow"),

@@ -59,7 +59,9 @@ fn the_backend_must_be_known_and_fit_the_platform() {
         "unexpected 'platform' and 'backend' pair, got:onnxruntime_onnx, identity",
     );
     check("backend: 'onnxruntime'", "unexpected 'platform' and 'backend' pair, got:, onnxruntime");
-    passes("platform: 'whatever'");
+    for platform in ["whatever", "pytorch_libtorch", "onnxruntime_onnx"] {
+        passes(&format!("platform: '{platform}'"));
+    }
 }
 
 #[test]
