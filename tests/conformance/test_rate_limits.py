@@ -66,6 +66,23 @@ def test_who_need_not_wait_does_not(sharing, models):
     assert min(together(sharing, *models) for _ in range(5)) < 2 * ONE
 
 
+def test_a_model_of_priority_two_runs_half_as_often(launcher):
+    """Each model has one instance. The next one is chosen when a run ends, among models that all have requests."""
+    models = [limited("r_one", resource("R1", 1), delay_ms=20), limited("r_two", resource("R1", 1) + "priority: 2", delay_ms=20)]
+    with serving(launcher, "ranked", *models, flags=["--rate-limit=execution_count"]) as server, open_client("grpc", server) as client:
+        given, answered = [fp32("INPUT0", [[1]])], []
+
+        def infer(model: str):
+            client.infer(model, given)
+            answered.append(model)
+
+        with concurrent.futures.ThreadPoolExecutor(60) as pool:
+            for answer in [pool.submit(infer, model) for _ in range(30) for model in ("r_one", "r_two")]:
+                answer.result()
+        ones = answered[:42].count("r_one")
+        assert ones >= 1.8 * (42 - ones), answered
+
+
 def test_without_a_limiter_nobody_waits(launcher):
     models = [limited("n_one", resource("R1", 4)), limited("n_two", resource("R1", 4))]
     with serving(launcher, "unlimited", *models) as server, open_client("grpc", server) as client:

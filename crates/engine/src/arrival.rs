@@ -107,13 +107,6 @@ impl Arrivals {
         self.levels.policy(self.levels.level(job.priority())).deadline(job.timeout_us(), arrived_us)
     }
 
-    /// The time at which a job that was chosen to run is rejected if it still waits for resources. `None` for jobs of sequences: their timeout does
-    /// not apply once the sequence has a slot.
-    pub fn rejected_at_us(&self, job: &Job) -> Option<u64> {
-        let deadline = self.deadline(job, job.arrived() / 1000).filter(|_| !self.of_sequences)?;
-        (deadline.action == TimeoutAction::Reject).then_some(deadline.at_us)
-    }
-
     /// A key that is equal for jobs that may run together, and rarely equal for others.
     fn key(&self, job: &Job) -> u64 {
         let mut hasher = DefaultHasher::new();

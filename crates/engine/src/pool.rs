@@ -175,10 +175,9 @@ impl Pool {
         let Scheduling { scheduler, arrivals, preserve_ordering, requests_max, claims, cores } = scheduling;
         let (arrivals, workers_max) = (Arc::new(arrivals.in_order(preserve_ordering)), watched.len());
         let rules = Arc::clone(&arrivals);
-        let mut driver = Driver::new(scheduler)
+        let driver = Driver::new(scheduler)
             .with_join_rule(move |first: &Queued, next: &Queued| rules.may_join(&first.job, &next.job));
-        (0..workers_max).rev().for_each(|instance| driver.grant(InstanceId(instance), now_us()));
-        let state = State {
+        let mut state = State {
             driver,
             sequences,
             repeats: None,
@@ -187,7 +186,7 @@ impl Pool {
             order: preserve_ordering.then(|| ResponseOrder::new(ORDERED)),
             line: Line::default(),
             answers_may_wait: false,
-            limited: claims.map(|claims| Limited::new(claims, Arc::clone(&arrivals))),
+            limited: claims.map(Limited::new),
             instances: instances.into_iter().map(|instance| Some(instance.into())).collect(),
             down: Down::default(),
             ready: VecDeque::new(),
@@ -202,6 +201,7 @@ impl Pool {
             gone: Vec::new(),
             is_ending: false,
         };
+        (0..workers_max).rev().for_each(|instance| state.offer(InstanceId(instance)));
         let shared = Arc::new(Shared {
             name: name.to_owned(),
             watched: nerite_watchdog::Name::new(name),
@@ -242,14 +242,10 @@ impl Pool {
         let mut state = shared.lock();
         state.answers_may_wait |= may_wait && state.order.is_some();
         let (number, now_us) = (state.arrived, now_us());
-        let is_limited = state.limited.is_some();
-        let flow = if is_limited { flow.or_else(nerite_watchdog::current_flow) } else { flow };
         state.arrived += 1;
         if state.order.is_some() {
             state.line.arrived(number);
         }
-        // A run that the scheduler starts at once may still wait for resources.
-        let limited = is_limited.then(|| job.stop().clone());
         let ticket = state.driver.arrive(
             Queued { job, number, size, flow },
             |ticket| Arrival { ticket, prefers, ..arrival },
@@ -261,12 +257,10 @@ impl Pool {
             }
             queued.job.stop().clone()
         });
-        let mut is_wanted = true;
-        if let Some(cancel) = waiting.or(limited) {
+        if let Some(cancel) = waiting {
             // Nothing checks again and again whether the client of a waiting job has gone, so a callback reports it.
             let whom = Arc::downgrade(shared);
-            is_wanted = cancel.on_cancelled(move || Shared::cancel(&whom, ticket));
-            if !is_wanted {
+            if !cancel.on_cancelled(move || Shared::cancel(&whom, ticket)) {
                 state.driver.cancel(ticket, now_us);
             }
         }
@@ -274,9 +268,6 @@ impl Pool {
         drop(state);
         if let Some(run) = shared.carry_out(work) {
             shared.run_in_a_row(run);
-        }
-        if !is_wanted && is_limited {
-            Shared::cancel(&Arc::downgrade(shared), ticket);
         }
     }
 
@@ -296,7 +287,7 @@ impl Pool {
     /// Jobs that wait for an instance.
     pub fn waiting(&self) -> usize {
         let state = self.0.lock();
-        state.driver.waiting() + state.line.len() + state.limited.as_ref().map_or(0, Limited::waiting)
+        state.driver.waiting() + state.line.len()
     }
 
     /// Takes no more jobs. Jobs that wait are still run. Returns when no request of the model version is in flight. A responder may outlive its run
@@ -391,9 +382,7 @@ impl Wake for Shared {
         // The call may be for a time that was replaced meanwhile. The time that replaced it is kept, because it is still to come.
         state.timer = state.timer.filter(|next| next.at_us() > now_us());
         state.driver.wake(now_us());
-        let late = state.take_late(now_us());
-        let mut work = self.settle(&mut state, false);
-        work.rejected.extend(late.into_iter().map(|job| (job, Rejection::TimedOut)));
+        let work = self.settle(&mut state, false);
         drop(state);
         self.carry_out(work);
     }
@@ -457,8 +446,7 @@ impl Shared {
 
     /// Sets the timer to the time at which the scheduler wants to be woken.
     fn set_timer(self: &Arc<Self>, state: &mut State) {
-        let late_us = state.limited.as_ref().and_then(Limited::next_late_us);
-        let Some(at_us) = state.driver.wake_at_us().into_iter().chain(late_us).min() else { return };
+        let Some(at_us) = state.driver.wake_at_us() else { return };
         if state.timer.is_some_and(|known| known.at_us() <= at_us) {
             return;
         }
@@ -518,14 +506,12 @@ impl Shared {
         threads.push(thread);
     }
 
-    /// Cancels a job that waits for an instance or for resources, because its client has gone.
+    /// Cancels a job that waits, because its client has gone.
     fn cancel(whom: &Weak<Shared>, ticket: Ticket) {
         let Some(shared) = whom.upgrade() else { return };
         let mut state = shared.lock();
         state.driver.cancel(ticket, now_us());
-        let gone = state.take_cancelled();
-        let mut work = shared.settle(&mut state, false);
-        work.rejected.extend(gone.into_iter().map(|job| (job, Rejection::Cancelled)));
+        let work = shared.settle(&mut state, false);
         drop(state);
         shared.carry_out(work);
     }

@@ -19,26 +19,32 @@ pub struct RateLimits(Mutex<State>);
 #[derive(Default)]
 struct State {
     limiter: Limiter,
-    pools: HashMap<Claimant, (Weak<dyn Granted>, InstanceId)>,
+    pools: HashMap<Claimant, Weak<dyn Granted>>,
 }
 
 /// A pool whose instances wait for resources.
 pub(crate) trait Granted: Send + Sync {
-    /// Called when the instance has its resources.
-    fn granted(self: Arc<Self>, at: InstanceId);
+    /// Called when an instance has its resources.
+    fn granted(self: Arc<Self>);
 }
 
-/// The claims of the instances of one model version on shared resources. They are removed when this is dropped.
+/// The claim of one instance on shared resources. It is removed when this is dropped.
+pub(crate) struct Claimed {
+    limits: Arc<RateLimits>,
+    claim: Claim,
+    claimant: Claimant,
+}
+
+/// The claims of the instances of one model version.
 pub(crate) struct Claims {
     limits: Arc<RateLimits>,
-    claimants: Vec<Claimant>,
-    /// The resources that each instance needs.
-    needs: Vec<Vec<Resource>>,
+    /// By the number of the instance.
+    claimed: Vec<Option<Claimed>>,
 }
 
-/// Instances that were granted resources. Notify them without holding a lock.
+/// Pools with instances that were granted resources. Notify them without holding a lock.
 #[must_use]
-pub(crate) struct Turns(Vec<(Weak<dyn Granted>, InstanceId)>);
+pub(crate) struct Turns(Vec<Weak<dyn Granted>>);
 
 impl RateLimits {
     /// The operator's limits, each with its name and device.
@@ -53,6 +59,29 @@ impl RateLimits {
     }
 }
 
+impl Claimed {
+    /// Adds the claim of an instance. Err: the limits are too low for it to ever run.
+    pub fn new(limits: &Arc<RateLimits>, claim: Claim) -> Result<Claimed, Status> {
+        let added = limits.lock().limiter.add(claim.clone());
+        let claimant = added.map_err(|refused| Status::invalid(refused.to_string()))?;
+        Ok(Claimed { limits: Arc::clone(limits), claim, claimant })
+    }
+
+    /// Removes the claim. Returns the pools with instances that may run now.
+    fn remove(&self) -> Turns {
+        let mut state = self.limits.lock();
+        state.pools.remove(&self.claimant);
+        let granted = state.limiter.remove(self.claimant);
+        state.turns(&granted)
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        self.remove().notify();
+    }
+}
+
 impl Claims {
     /// The claims of the instances of that configuration. `None` if they share nothing. Err: the limits are too low for one of them to ever run.
     pub fn of(limits: &Arc<RateLimits>, config: &ModelConfig) -> Result<Option<Claims>, Status> {
@@ -60,54 +89,57 @@ impl Claims {
         if wanted.iter().all(|claim| claim.needs.is_empty()) {
             return Ok(None);
         }
-        let needs = wanted.iter().map(|claim| claim.needs.iter().map(|(resource, _)| resource.clone()).collect());
-        let mut made = Claims { limits: Arc::clone(limits), claimants: Vec::new(), needs: needs.collect() };
-        for claim in wanted {
-            let added = limits.lock().limiter.add(claim);
-            made.claimants.push(added.map_err(|refused| Status::invalid(refused.to_string()))?);
-        }
-        Ok(Some(made))
+        let claimed = wanted.into_iter().map(|claim| Claimed::new(limits, claim).map(Some));
+        Ok(Some(Claims { limits: Arc::clone(limits), claimed: claimed.collect::<Result<_, Status>>()? }))
     }
 
     /// Sets the pool that is notified when an instance is granted resources.
     pub fn set_pool(&self, pool: &Weak<dyn Granted>) {
         let mut state = self.limits.lock();
-        for (at, claimant) in self.claimants.iter().enumerate() {
-            state.pools.insert(*claimant, (Weak::clone(pool), InstanceId(at)));
+        for claimed in self.claimed.iter().flatten() {
+            state.pools.insert(claimed.claimant, Weak::clone(pool));
         }
     }
 
-    /// Whether two instances need the same resource.
-    pub fn compete(&self, one: InstanceId, other: InstanceId) -> bool {
-        let needs = |at: InstanceId| self.needs.get(at.0).map_or(&[][..], Vec::as_slice);
-        needs(one).iter().any(|resource| needs(other).contains(resource))
+    /// Removes the claim of an instance that is removed. Returns the pools with instances that may run now.
+    pub fn remove(&mut self, at: InstanceId) -> Turns {
+        let claimed = self.claimed.get_mut(at.0).and_then(Option::take);
+        claimed.map_or_else(Turns::none, |claimed| claimed.remove())
     }
 
-    /// Requests the resources of an instance. Returns whether it may run now, and other instances that may run now. If it may not, it is notified
-    /// later.
-    pub fn request(&self, at: InstanceId) -> (bool, Turns) {
-        let Some(claimant) = self.claimants.get(at.0) else { return (true, Turns(Vec::new())) };
-        let mut state = self.limits.lock();
-        let mut granted = state.limiter.request(*claimant);
-        let has_own = granted.contains(claimant);
-        granted.retain(|one| one != claimant);
-        (has_own, state.turns(&granted))
+    /// Whether two instances need the same and have the same priority.
+    pub fn are_alike(&self, one: InstanceId, other: InstanceId) -> bool {
+        let claim = |at: InstanceId| self.claimed.get(at.0)?.as_ref().map(|claimed| &claimed.claim);
+        claim(one) == claim(other)
     }
 
-    /// Withdraws the request of an instance. Returns the instances that may run now. `None`, and nothing changes, if the instance has been granted
-    /// its resources already and is being notified.
-    pub fn give_up(&self, at: InstanceId) -> Option<Turns> {
-        let claimant = self.claimants.get(at.0)?;
-        let mut state = self.limits.lock();
-        let granted = state.limiter.give_up(*claimant)?;
-        Some(state.turns(&granted))
+    /// Requests the resources of an instance, after it has given back those of its last run. Returns the pools with instances that may run now.
+    pub fn request(&self, at: InstanceId) -> Turns {
+        self.change(at, Limiter::request)
     }
 
-    /// Gives back the resources of an instance after its run. Returns the instances that may run now.
+    /// Gives back the resources of an instance after its run. Returns the pools with instances that may run now.
     pub fn release(&self, at: InstanceId) -> Turns {
-        let Some(claimant) = self.claimants.get(at.0) else { return Turns(Vec::new()) };
+        self.change(at, Limiter::release)
+    }
+
+    /// Withdraws the request of an instance, which may have been granted. Returns the pools with instances that may run now.
+    pub fn decline(&self, at: InstanceId) -> Turns {
+        self.change(at, Limiter::decline)
+    }
+
+    /// Whether an instance has its resources.
+    pub fn has(&self, at: InstanceId) -> bool {
+        let claimed = self.claimed.get(at.0).and_then(Option::as_ref);
+        claimed.is_none_or(|claimed| self.limits.lock().limiter.has(claimed.claimant))
+    }
+
+    fn change(&self, at: InstanceId, change: impl FnOnce(&mut Limiter, Claimant) -> Vec<Claimant>) -> Turns {
+        let Some(claimed) = self.claimed.get(at.0).and_then(Option::as_ref) else { return Turns::none() };
         let mut state = self.limits.lock();
-        let granted = state.limiter.release(*claimant);
+        let mut granted = change(&mut state.limiter, claimed.claimant);
+        // The caller looks at this instance itself.
+        granted.retain(|one| *one != claimed.claimant);
         state.turns(&granted)
     }
 }
@@ -119,37 +151,19 @@ impl State {
 }
 
 impl Turns {
-    /// Notifies the instances. The caller must hold no lock.
+    /// Notifies the pools. The caller must hold no lock.
     pub fn notify(self) {
-        for (pool, at) in self.0 {
-            if let Some(pool) = pool.upgrade() {
-                pool.granted(at);
-            }
-        }
+        self.0.iter().filter_map(Weak::upgrade).for_each(Granted::granted);
     }
 
-    /// Adds these instances.
+    /// Adds these pools.
     pub fn and(&mut self, more: Turns) {
         self.0.extend(more.0);
     }
 
-    /// No instance.
+    /// No pool.
     pub fn none() -> Turns {
         Turns(Vec::new())
-    }
-}
-
-impl Drop for Claims {
-    fn drop(&mut self) {
-        let mut turns = Turns::none();
-        let mut state = self.limits.lock();
-        for claimant in &self.claimants {
-            let granted = state.limiter.remove(*claimant);
-            state.pools.remove(claimant);
-            turns.and(state.turns(&granted));
-        }
-        drop(state);
-        turns.notify();
     }
 }
 
@@ -204,35 +218,39 @@ mod tests {
         assert_eq!(found, ["3 4 R@None", "3 4 R@None", "0 1 D@Some(1)", "0 1 D@Some(2)"]);
     }
 
-    struct RecordingWaker(mpsc::Sender<usize>);
+    struct RecordingWaker(mpsc::Sender<()>);
 
     impl Granted for RecordingWaker {
-        fn granted(self: Arc<Self>, at: InstanceId) {
-            self.0.send(at.0).unwrap();
+        fn granted(self: Arc<Self>) {
+            self.0.send(()).unwrap();
         }
     }
 
     #[test]
-    fn a_waiting_instance_is_notified_when_another_model_is_done_or_dropped() {
+    fn a_waiting_pool_is_notified_when_another_model_is_done_or_dropped() {
         let limits = Arc::new(RateLimits::default());
         let one_r =
             config("instance_group { count: 2 kind: KIND_CPU rate_limiter { resources { name: 'R' count: 1 } } }");
-        let (first, second) =
-            (Claims::of(&limits, &one_r).unwrap().unwrap(), Claims::of(&limits, &one_r).unwrap().unwrap());
+        let of = || Claims::of(&limits, &one_r).unwrap().unwrap();
+        let (first, second) = (of(), of());
         let (to, receiver) = mpsc::channel();
         let waker: Arc<dyn Granted> = Arc::new(RecordingWaker(to));
         second.set_pool(&Arc::downgrade(&waker));
-        assert!(first.request(InstanceId(0)).0);
-        assert!(!second.request(InstanceId(1)).0 && !second.request(InstanceId(0)).0);
+        let notified = || receiver.try_iter().count();
+        let request = |claims: &Claims, at: usize| {
+            claims.request(InstanceId(at)).notify();
+            claims.has(InstanceId(at))
+        };
+        assert!(request(&first, 0) && !request(&second, 1) && !request(&second, 0));
         first.release(InstanceId(0)).notify();
-        assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [1]);
+        assert!((notified(), second.has(InstanceId(1)), second.has(InstanceId(0))) == (1, true, false));
         second.release(InstanceId(1)).notify();
-        assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [0]);
-        assert!(!first.request(InstanceId(1)).0 && !second.request(InstanceId(1)).0);
+        assert!((notified(), second.has(InstanceId(0))) == (1, true));
+        assert!(!request(&first, 1) && !request(&second, 1));
         second.release(InstanceId(0)).notify();
-        assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [0; 0], "it is the other model's turn");
+        assert!((notified(), first.has(InstanceId(1))) == (0, true), "it is the other model's turn");
         drop(first);
-        assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [1]);
+        assert!((notified(), second.has(InstanceId(1))) == (1, true));
     }
 
     #[test]

@@ -139,32 +139,36 @@ impl Batcher {
     }
 
     fn start(&mut self, context: &mut Context<'_>) {
-        while !self.granted.is_empty() {
-            self.extend_batch(context.may_join);
-            if let Some(tuned) = &self.tuned {
-                self.policy.delay_us = tuned.tuning.delay_us();
+        while !self.granted.is_empty()
+            && let Some(count) = self.next_batch(context)
+        {
+            let due_us = self.forming.due_us(&self.policy);
+            self.forming = Forming::default();
+            let batch = self.queue.take_first(count);
+            let prefers = batch.iter().find_map(|waiting| waiting.arrival.prefers);
+            let Some(instance) = self.granted.take(prefers) else { return };
+            if let Some(tuned) = &mut self.tuned {
+                tuned.started(instance, &batch, due_us, context.now_us);
             }
-            match self.forming.decide(&self.policy, self.has_no_delay, context.now_us) {
-                BatchDecision::Idle => {
-                    return self.tuned.iter_mut().for_each(|tuned| tuned.waits_since_us = None);
-                }
-                BatchDecision::WaitUntil(at_us) => {
-                    self.tuned.iter_mut().for_each(|tuned| tuned.waits(context.now_us));
-                    return context.wake_at(at_us);
-                }
-                BatchDecision::Run(count) => {
-                    let due_us = self.forming.due_us(&self.policy);
-                    self.forming = Forming::default();
-                    let batch = self.queue.take_first(count);
-                    let prefers = batch.iter().find_map(|waiting| waiting.arrival.prefers);
-                    let Some(instance) = self.granted.take(prefers) else { return };
-                    if let Some(tuned) = &mut self.tuned {
-                        tuned.started(instance, &batch, due_us, context.now_us);
-                    }
-                    context.run(self.batch(instance, batch));
-                }
-            }
+            context.run(self.batch(instance, batch));
         }
+    }
+
+    /// The number of requests that make the next batch, if it starts now on an instance that is free. Otherwise requests to be woken when it is due.
+    fn next_batch(&mut self, context: &mut Context<'_>) -> Option<usize> {
+        self.extend_batch(context.may_join);
+        if let Some(tuned) = &self.tuned {
+            self.policy.delay_us = tuned.tuning.delay_us();
+        }
+        match self.forming.decide(&self.policy, self.has_no_delay, context.now_us) {
+            BatchDecision::Idle => self.tuned.iter_mut().for_each(|tuned| tuned.waits_since_us = None),
+            BatchDecision::WaitUntil(at_us) => {
+                self.tuned.iter_mut().for_each(|tuned| tuned.waits(context.now_us));
+                context.wake_at(at_us);
+            }
+            BatchDecision::Run(count) => return Some(count),
+        }
+        None
     }
 
     /// Extends the forming batch by the next requests of the queue.
@@ -251,6 +255,10 @@ impl Scheduler for Batcher {
 
     fn wants(&self) -> Wants {
         Wants { shapes: self.policy.by_shapes, spans: self.policy.by_spans }
+    }
+
+    fn would_start(&mut self, _: InstanceId, context: &mut Context<'_>) -> bool {
+        !self.is_held_back() && self.next_batch(context).is_some()
     }
 
     fn waiting(&self) -> usize {

@@ -120,6 +120,12 @@ impl<J> Driver<J> {
         was_granted
     }
 
+    /// Whether a batch would start on an instance that is idle and not granted, if it were granted now.
+    pub fn would_start(&mut self, instance: InstanceId, now_us: u64) -> bool {
+        let wake_at_us = self.wake_at_us;
+        self.call(wake_at_us, now_us, |scheduler, context| scheduler.would_start(instance, context))
+    }
+
     /// Whether the scheduler binds requests to an instance before they run.
     pub fn binds(&self) -> bool {
         self.scheduler.binds()
@@ -196,17 +202,28 @@ impl<J> Driver<J> {
     }
 
     fn handle_event(&mut self, event: Event, now_us: u64) {
+        self.call(None, now_us, |scheduler, context| scheduler.handle(event, context));
+        let mut decided = std::mem::take(&mut self.actions.list);
+        decided.drain(..).for_each(|action| self.apply(action));
+        self.actions.list = decided;
+    }
+
+    /// Calls the scheduler. `wake_at_us` is when it wants to be woken in any case.
+    fn call<T>(
+        &mut self,
+        wake_at_us: Option<u64>,
+        now_us: u64,
+        handle: impl FnOnce(&mut dyn Scheduler, &mut Context<'_>) -> T,
+    ) -> T {
         let Driver { scheduler, waiting, actions, rule, .. } = self;
-        actions.wake_at_us = None;
+        actions.wake_at_us = wake_at_us;
         let may_join = |first: Ticket, next: Ticket| match (rule.as_ref(), waiting.get(&first), waiting.get(&next)) {
             (Some(rule), Some(first), Some(next)) => rule(first, next),
             _ => true,
         };
-        scheduler.handle(event, &mut Context { now_us, actions, may_join: &may_join });
+        let answer = handle(&mut **scheduler, &mut Context { now_us, actions, may_join: &may_join });
         self.wake_at_us = self.actions.wake_at_us;
-        let mut decided = std::mem::take(&mut self.actions.list);
-        decided.drain(..).for_each(|action| self.apply(action));
-        self.actions.list = decided;
+        answer
     }
 
     fn apply(&mut self, action: Action) {

@@ -99,6 +99,11 @@ pub trait Scheduler {
         false
     }
 
+    /// Whether a batch would start on this idle instance if it were granted now. If that depends on the time alone, the scheduler requests to be woken.
+    fn would_start(&mut self, _instance: InstanceId, _context: &mut Context<'_>) -> bool {
+        self.waiting() > 0
+    }
+
     /// Requests that wait.
     fn waiting(&self) -> usize;
 }

@@ -152,11 +152,11 @@ impl Limiter {
         granted
     }
 
-    /// Requests the resources of an instance. Returns the instances that may run now. If it is not among them, it waits.
+    /// Requests the resources of an instance. If it has those of its last run, it gives them back first, as one decision: the instance and those that
+    /// wait get them in their order. Returns the instances that may run now. If it is not among them, it waits.
     pub fn request(&mut self, claimant: Claimant) -> Vec<Claimant> {
-        let Some(entry) = self.claimants.get_mut(&claimant).filter(|entry| entry.state == EntryState::Idle) else {
-            return Vec::new();
-        };
+        self.free(claimant);
+        let Some(entry) = self.claimants.get_mut(&claimant) else { return Vec::new() };
         self.arrived += 1;
         let turn = entry.turn();
         entry.state = EntryState::Waits(turn, self.arrived);
@@ -164,11 +164,29 @@ impl Limiter {
         self.grant()
     }
 
-    /// Gives back the resources of an instance. Returns the instances that may run now.
+    /// Gives back the resources of an instance, or withdraws its request. Returns the instances that may run now.
     pub fn release(&mut self, claimant: Claimant) -> Vec<Claimant> {
-        let Some(entry) = self.claimants.get_mut(&claimant) else { return Vec::new() };
+        if self.free(claimant) { self.grant() } else { Vec::new() }
+    }
+
+    /// As [`Limiter::release`], for an instance that has not run since it was granted its resources.
+    pub fn decline(&mut self, claimant: Claimant) -> Vec<Claimant> {
+        if let Some(entry) = self.claimants.get_mut(&claimant).filter(|entry| entry.state == EntryState::Runs) {
+            entry.executions -= 1;
+        }
+        self.release(claimant)
+    }
+
+    /// Whether an instance has its resources.
+    pub fn has(&self, claimant: Claimant) -> bool {
+        self.claimants.get(&claimant).is_some_and(|entry| entry.state == EntryState::Runs)
+    }
+
+    /// Makes an instance idle. Returns whether it was not.
+    fn free(&mut self, claimant: Claimant) -> bool {
+        let Some(entry) = self.claimants.get_mut(&claimant) else { return false };
         match std::mem::replace(&mut entry.state, EntryState::Idle) {
-            EntryState::Idle => return Vec::new(),
+            EntryState::Idle => return false,
             EntryState::Waits(turn, arrived) => {
                 self.waiting.remove(&(turn, arrived, claimant));
             }
@@ -180,14 +198,7 @@ impl Limiter {
                 }
             }
         }
-        self.grant()
-    }
-
-    /// Withdraws the request of a waiting instance. Returns the instances that may run now. `None` if it does not wait. Then nothing changes: it has
-    /// its resources, and its owner was notified or is being notified.
-    pub fn give_up(&mut self, claimant: Claimant) -> Option<Vec<Claimant>> {
-        let waits = self.claimants.get(&claimant).is_some_and(|entry| matches!(entry.state, EntryState::Waits(..)));
-        waits.then(|| self.release(claimant))
+        true
     }
 
     /// Instances that wait.

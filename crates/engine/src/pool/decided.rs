@@ -6,28 +6,17 @@ use nerite_backend::Jobs;
 use nerite_schedule::{InstanceId, RunSlot};
 
 use super::awaited::WatchedInstance;
-use super::limited::Limited;
 use super::{Run, State};
-use crate::response_order::ResponseOrder;
 use crate::timer::now_us;
 
 impl State {
     /// The next run that the scheduler decided and that has the resources it needs.
     pub(super) fn next_run(&mut self) -> Option<Run> {
         loop {
-            if self.order.as_ref().is_some_and(ResponseOrder::is_full) {
-                return None;
+            let run = if self.may_start() { self.next_decided() } else { None };
+            if run.is_some() || !self.grant_limited() {
+                return run;
             }
-            let Some(run) = self.next_decided() else {
-                let at = self.limited.as_mut().and_then(Limited::next_withheld)?;
-                self.grant(at);
-                continue;
-            };
-            let Some(limited) = &mut self.limited else { return Some(run) };
-            if let Some(run) = limited.pass(run) {
-                return Some(run);
-            }
-            self.withhold_idle();
         }
     }
 
@@ -76,11 +65,7 @@ impl State {
         if let Some(place) = self.instances.get_mut(at.0) {
             *place = Some(instance);
         }
-        if let Some(limited) = &mut self.limited {
-            limited.release(at);
-        }
-        if self.limited.as_mut().is_none_or(|limited| limited.may_grant(at)) {
-            self.grant(at);
-        }
+        self.grant(at);
+        self.release(at);
     }
 }

@@ -73,7 +73,7 @@ impl State {
         if !self.driver.binds() && self.down.contains(at.0) && self.is_any_up() {
             self.down.withheld.insert(at.0);
         } else {
-            self.driver.grant(at, now_us());
+            self.offer(at);
         }
     }
 
@@ -105,12 +105,12 @@ impl State {
         used.retain(|number| !is_unused(number, &self.down));
         for number in used {
             self.down.withheld.remove(&number);
-            self.driver.grant(InstanceId(number), now_us());
+            self.offer(InstanceId(number));
         }
         let unused: Vec<usize> = self.down.numbers.iter().copied().filter(|one| is_unused(one, &self.down)).collect();
         for number in unused {
             // One that runs is withheld when it is given back.
-            if self.driver.withdraw(InstanceId(number), now_us()) {
+            if self.withdraw(InstanceId(number)) {
                 self.down.withheld.insert(number);
             }
         }

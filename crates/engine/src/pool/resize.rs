@@ -9,7 +9,6 @@ use nerite_schedule::InstanceId;
 use super::awaited::WatchedInstance;
 use super::{Pool, Shared, State};
 use crate::policies::Cores;
-use crate::timer::now_us;
 
 impl Pool {
     /// Adds instances, each with its cores. They may run at once. Returns their numbers.
@@ -21,7 +20,7 @@ impl Pool {
             numbers.iter().zip(cores).for_each(|(number, cores)| known.put(*number, cores));
         }
         for number in &numbers {
-            state.driver.grant(InstanceId(*number), now_us());
+            state.offer(InstanceId(*number));
         }
         // The new instances are up, so those that are down are not needed any more.
         state.settle_down();
@@ -80,7 +79,7 @@ impl State {
     }
 
     fn remove(&mut self, number: usize) {
-        if !self.forget_down(number) && !self.driver.withdraw(InstanceId(number), now_us()) {
+        if !self.forget_down(number) && !self.withdraw(InstanceId(number)) {
             // The instance runs or is about to run, so it stays in its place until the run is over.
             self.leaving.insert(number);
         } else if let Some(instance) = self.instances.get_mut(number).and_then(Option::take) {
@@ -96,6 +95,9 @@ impl State {
 
     fn schedule_drop(&mut self, number: usize, instance: WatchedInstance) {
         self.gone.push(instance);
+        if let Some(limited) = &mut self.limited {
+            limited.forget(InstanceId(number));
+        }
         self.empty.push(number);
         // Until now the instance needed a worker.
         self.workers_max = self.workers_max.saturating_sub(1);

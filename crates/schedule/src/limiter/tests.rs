@@ -90,12 +90,10 @@ fn a_priority_of_two_runs_half_as_often() {
     assert!(runs_at_once(&mut limiter, all[0]) && !runs_at_once(&mut limiter, all[1]));
     for _ in 0..300 {
         runs[usize::from(running == all[1])] += 1;
-        let next = limiter.release(running);
-        let again = limiter.request(running);
-        // A waiting instance runs if it is first. Otherwise the one that requests again runs.
-        running = next.into_iter().chain(again).next().expect("somebody runs");
+        // It gives back what it has and requests it again.
+        running = limiter.request(running)[0];
     }
-    assert!((95..=150).contains(&runs[1]) && runs[0] + runs[1] == 300, "{runs:?}");
+    assert_eq!(runs, [200, 100]);
 }
 
 /// Two instances have run `before` times each when two others of `priority` are added. Then each requests resources again after each run. Checks how
@@ -116,9 +114,7 @@ fn check_newcomers(before: usize, priority: u32, expect: std::ops::RangeInclusiv
     assert!(newcomers.iter().all(|newcomer| !runs_at_once(&mut limiter, *newcomer)));
     let (mut running, mut turns) = (all[0], 0);
     for _ in 0..100 {
-        let next = limiter.release(running);
-        assert!(next.len() == 1 && limiter.request(running).is_empty());
-        running = next[0];
+        running = limiter.request(running)[0];
         turns += usize::from(newcomers.contains(&running));
     }
     assert!(expect.contains(&turns), "{turns} of 100, which should be {expect:?}");
@@ -133,17 +129,18 @@ fn a_new_instance_does_not_win_every_turn() {
 }
 
 #[test]
-fn a_waiting_instance_may_give_up_and_a_granted_one_may_not() {
+fn an_instance_that_declines_has_not_run() {
     let (mut limiter, all) = limiter("", &["R4", "R4", "R2", "R2"]);
     assert!([true, false, false, false] == [0, 1, 2, 3].map(|at| runs_at_once(&mut limiter, all[at])));
-    assert_eq!(limiter.give_up(all[0]), None, "it runs");
-    assert_eq!(limiter.give_up(all[2]), Some(Vec::new()));
-    assert_eq!((limiter.give_up(all[2]), limiter.waiting()), (None, 2));
-    assert_eq!(limiter.release(all[0]), [all[1]]);
-    assert_eq!((limiter.give_up(all[1]), limiter.give_up(all[3])), (None, Some(Vec::new())));
+    assert_eq!((limiter.decline(all[2]), limiter.waiting()), (Vec::new(), 2));
+    assert_eq!((limiter.release(all[0]), limiter.has(all[1])), (vec![all[1]], true));
+    assert_eq!(limiter.decline(all[1]), [all[3]], "it does not need what it was granted");
+    limiter.release(all[3]);
+    assert!(runs_at_once(&mut limiter, all[0]) && !runs_at_once(&mut limiter, all[1]));
+    assert_eq!(limiter.request(all[0]), [all[1]], "it has run less often");
     let (mut limiter, all) = self::limiter("", &["R4", "R4", "R2", "R2"]);
     assert!([3, 0, 2].map(|at| runs_at_once(&mut limiter, all[at])) == [true, false, false]);
-    assert_eq!(limiter.give_up(all[0]), Some(vec![all[2]]), "it kept the one behind it from what is there");
+    assert_eq!(limiter.decline(all[0]), [all[2]], "it kept the one behind it from what is there");
 }
 
 #[test]

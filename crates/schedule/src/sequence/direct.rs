@@ -143,15 +143,20 @@ impl Direct {
             return;
         }
         for at in 0..self.instances.len() {
-            let instance = &self.instances[at];
-            let Some(due_us) = self.due_us(instance).filter(|_| instance.granted) else { continue };
-            if due_us > context.now_us {
-                context.wake_at(due_us);
-                continue;
+            if self.instances[at].granted && self.is_due(InstanceId(at), context) {
+                let batch = self.batch(InstanceId(at), context);
+                context.run(batch);
             }
-            let batch = self.batch(InstanceId(at), context);
-            context.run(batch);
         }
+    }
+
+    /// Whether the requests of this instance start now. If they start later, the scheduler requests to be woken.
+    fn is_due(&self, at: InstanceId, context: &mut Context<'_>) -> bool {
+        let Some(due_us) = self.instances.get(at.0).and_then(|instance| self.due_us(instance)) else { return false };
+        if due_us > context.now_us {
+            context.wake_at(due_us);
+        }
+        due_us <= context.now_us
     }
 
     /// The requests that can share a batch with the oldest, each at its position.
@@ -245,6 +250,10 @@ impl Scheduler for Direct {
 
     fn binds(&self) -> bool {
         true
+    }
+
+    fn would_start(&mut self, at: InstanceId, context: &mut Context<'_>) -> bool {
+        !self.is_held_back() && self.is_due(at, context)
     }
 
     fn waiting(&self) -> usize {

@@ -244,6 +244,10 @@ impl Scheduler for Oldest {
         true
     }
 
+    fn would_start(&mut self, at: InstanceId, context: &mut Context<'_>) -> bool {
+        self.instances.get_mut(at.0).is_some_and(|instance| instance.batcher.would_start(at, context))
+    }
+
     fn waiting(&self) -> usize {
         self.table.len() + self.given.len()
     }

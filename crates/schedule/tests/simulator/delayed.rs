@@ -27,25 +27,28 @@ impl Delayed {
         }
     }
 
-    fn start(&mut self, context: &mut Context<'_>) {
-        while let (Some((_, since_us)), Some(instance)) = (self.queue.first(), self.granted.first().copied()) {
-            let (mut rows, mut count, mut tickets) = (0, 0, Vec::new());
-            for (arrival, _) in &self.queue {
-                let fits = rows + arrival.rows <= self.rows_max;
-                let joins = tickets.first().is_none_or(|first| (context.may_join)(*first, arrival.ticket));
-                if !fits || !joins {
-                    break;
-                }
-                (rows, count) = (rows + arrival.rows, count + 1);
-                tickets.push(arrival.ticket);
-            }
-            let is_due = since_us + self.delay_us <= context.now_us;
-            if !is_due && !self.stopped && rows < self.rows_max && count == self.queue.len() {
+    /// The number of requests that start now if an instance may.
+    fn next_batch(&self, context: &Context<'_>) -> Option<usize> {
+        let (first, since_us) = self.queue.first()?;
+        let (mut rows, mut count) = (0, 0);
+        for (arrival, _) in &self.queue {
+            let fits = rows + arrival.rows <= self.rows_max;
+            let joins = count == 0 || (context.may_join)(first.ticket, arrival.ticket);
+            if !fits || !joins {
                 break;
             }
-            self.queue.drain(..count);
+            (rows, count) = (rows + arrival.rows, count + 1);
+        }
+        let is_due = since_us + self.delay_us <= context.now_us;
+        let waits = !is_due && !self.stopped && rows < self.rows_max && count == self.queue.len();
+        (!waits).then_some(count)
+    }
+
+    fn start(&mut self, context: &mut Context<'_>) {
+        while let (Some(count), Some(instance)) = (self.next_batch(context), self.granted.first().copied()) {
+            let batch = self.queue.drain(..count);
+            let slots = batch.map(|(arrival, _)| Slot::Request { ticket: arrival.ticket, controls: None }).collect();
             self.granted.remove(&instance);
-            let slots = tickets.into_iter().map(|ticket| Slot::Request { ticket, controls: None }).collect();
             context.run(Batch { instance, slots });
         }
     }
@@ -76,6 +79,10 @@ impl Scheduler for Delayed {
             context.wake_at(since_us + self.delay_us);
         }
         self.queue.iter().filter_map(|(arrival, _)| arrival.deadline).for_each(|due| context.wake_at(due.at_us));
+    }
+
+    fn would_start(&mut self, _: InstanceId, context: &mut Context<'_>) -> bool {
+        self.next_batch(context).is_some()
     }
 
     fn waiting(&self) -> usize {

@@ -173,7 +173,11 @@ impl Simulation {
                 Some(instance) => {
                     self.busy.remove(&instance);
                     self.driver.done(instance, at_us);
+                    self.take();
+                    let would_start = self.driver.would_start(instance, at_us);
                     self.driver.grant(instance, at_us);
+                    self.take();
+                    assert_eq!(self.busy.contains_key(&instance), would_start, "{instance:?} starts as announced");
                 }
                 None => self.driver.wake(at_us),
             }

@@ -151,7 +151,10 @@ impl Simulation {
                     self.busy.remove(&instance);
                     self.driver.done(instance, at_us);
                     self.take();
+                    let (would_start, started) = (self.driver.would_start(instance, at_us), self.batches.len());
                     self.driver.grant(instance, at_us);
+                    self.take();
+                    assert_eq!(self.batches.len() > started, would_start, "the scheduler knows whether it starts");
                 }
                 None => self.driver.wake(at_us),
             }
