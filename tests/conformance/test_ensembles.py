@@ -110,6 +110,23 @@ class TritonPythonModel:
             request.get_response_sender().send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
 # Answers how many of its instances run now.
+# Answers each number, and says with the last answer that it is the last.
+TWICE = """\
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            *rest, last = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            sender = request.get_response_sender()
+            for value in rest:
+                sender.send(self.answer(value))
+            sender.send(self.answer(last), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def answer(self, value):
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value.reshape(1))])
+"""
 COUNT = """
 import os, pathlib, time
 import numpy as np
@@ -131,8 +148,8 @@ class TritonPythonModel:
 """
 
 
-def config(name: str, outputs: tuple[str, ...] = ("OUT",), *, datatype: str = "FP32", dims: str = "-1", extra: str = "") -> str:
-    tensor = f"data_type: TYPE_{datatype} dims: [ {dims} ]"
+def config(name: str, outputs: tuple[str, ...] = ("OUT",), *, datatype="FP32", dims="-1", reshape="", extra="") -> str:
+    tensor = f"data_type: TYPE_{datatype} dims: [ {dims} ] {reshape}"
     made = "".join(f'output {{ name: "{output}" {tensor} }}\n' for output in outputs)
     return f'name: "{name}"\n{extra}\ninput {{ name: "IN" {tensor} }}\n{made}'
 
@@ -143,7 +160,7 @@ def put_part(repository: pathlib.Path, name: str, source: str, **more) -> None:
     (repository / name / "config.pbtxt").write_text('backend: "python"\n' + config(name, **more))
 
 
-def put_ensemble(repository: pathlib.Path, name: str, *steps: str, outputs=("OUT",), extra="", scheduling="") -> None:
+def put_ensemble(repository: pathlib.Path, name: str, *steps: str, outputs=("OUT",), scheduling="", **more) -> None:
     """Steps are written `model IN=a OUT=b`, with `model:2` for a version."""
     text = ""
     for step in steps:
@@ -154,7 +171,7 @@ def put_ensemble(repository: pathlib.Path, name: str, *steps: str, outputs=("OUT
             text += f'{"output" if key.startswith(("OUT", "NO_OUT")) else "input"}_map {{ key: "{key}" value: "{value}" }}\n'
         text += "}\n"
     (repository / name / "1").mkdir(parents=True)
-    head = 'platform: "ensemble"\n' + config(name, outputs, extra=extra)
+    head = 'platform: "ensemble"\n' + config(name, outputs, **more)
     (repository / name / "config.pbtxt").write_text(head + f"ensemble_scheduling {{\n{text}{scheduling}}}\n")
 
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nerite_budget::Charge;
-use nerite_engine::{Served, reshaped};
+use nerite_engine::Served;
 use nerite_memory::Slot;
 use nerite_request::limits::COPIED_BYTES;
 use nerite_request::names::ByName;
@@ -202,8 +202,8 @@ impl Shown {
         let mut classes: Vec<_> =
             classified.filter_map(|output| Some((specs.index_of(&output.name)?, output.classes))).collect();
         classes.sort_unstable();
-        let reshapes = served.outputs().iter().any(|spec| spec.reshape.is_some());
-        (reshapes || !classes.is_empty()).then(|| Shown { served: Arc::clone(served), classes })
+        (served.declared_shapes().is_some() || !classes.is_empty())
+            .then(|| Shown { served: Arc::clone(served), classes })
     }
 
     /// How many classes the output is turned into, if it is.
@@ -219,14 +219,11 @@ impl Shown {
     }
 
     fn apply(&self, response: &mut InferResponse) -> Result<(), Status> {
+        if let Some(shapes) = self.served.declared_shapes() {
+            shapes.apply(response);
+        }
         let batching = self.served.config().batches();
         for output in &mut response.outputs {
-            let spec = self.served.outputs().get(output.index);
-            if let Some((spec, reshape)) = spec.and_then(|spec| Some((spec, spec.reshape.as_deref()?))) {
-                let own = output.shape.get(usize::from(batching)..).unwrap_or_default();
-                let shown = reshaped(own, reshape, &spec.dims);
-                output.shape = output.shape.iter().copied().take(usize::from(batching)).chain(shown).collect();
-            }
             if let Some(classes) = self.classes_of(output) {
                 let labels =
                     self.served.labels().get(output.name.as_str()).map(|labels| &labels[..]).unwrap_or_default();

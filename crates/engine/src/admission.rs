@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use nerite_backend::{InFlight, Job, now_ns};
-use nerite_request::{AdmittedRequest, Peer, Request, SequenceId};
+use nerite_request::{AdmittedRequest, Peer, Reply, Request, SequenceId};
 
 use crate::contract::{CheckedTensors, Contract, Prefix, Tensors};
 use crate::deadline::end_in_time;
+use crate::declared_shapes::Declared;
 use crate::run_on::run_on;
 use crate::served::Served;
 
@@ -75,6 +76,9 @@ impl Admission {
         match self.contract().check_all(Prefix(&id), tensors) {
             Ok(CheckedTensors { inputs, wanted, rows, .. }) => {
                 reply.admitted(&wanted);
+                if let Some(shapes) = self.served.declared_shapes().cloned() {
+                    reply = Reply::through(Declared { shapes, reply });
+                }
                 self.submit(AdmittedRequest {
                     id,
                     rows,

@@ -16,7 +16,7 @@ use nerite_request::{InferInput, Inputs, NamedOutputs, Status, Wanted, WantedOut
 use nerite_tensor::Tensor;
 
 use shape::check_input;
-pub use shape::reshaped;
+pub(crate) use shape::reshaped;
 use string_count::string_bytes;
 
 /// The tensors that a model takes and gives. Requests are checked against it.

@@ -31,6 +31,7 @@ mod contract;
 mod control_calls;
 mod cut_short;
 mod deadline;
+mod declared_shapes;
 mod devices;
 mod ending;
 mod engine;
@@ -67,7 +68,8 @@ mod watch;
 
 pub use admission::Admission;
 pub use client_instances::ClientInstances;
-pub use contract::{CheckedTensors, Contract, Prefix, Tensors, reshaped};
+pub use contract::{CheckedTensors, Contract, Prefix, Tensors};
+pub use declared_shapes::DeclaredShapes;
 pub use engine::{DemandCounts, Engine, FileChanges, Options, RepositoryChange, Unended, Waiting};
 pub use latencies::LatencyMetrics;
 pub use limits::ADMISSIONS_MAX;

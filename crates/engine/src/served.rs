@@ -14,6 +14,7 @@ use nerite_schedule::Rejection;
 
 use crate::cached::Cached;
 use crate::client_instances::CountedInstances;
+use crate::declared_shapes::DeclaredShapes;
 use crate::devices::Devices;
 use crate::instances::{Change, Maker, change};
 use crate::latencies::{FIRST_RESPONSE, FIRST_RESPONSE_MS, Latencies};
@@ -42,6 +43,8 @@ pub struct Served {
     config: Arc<ModelConfig>,
     inputs: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
+    /// `Some` if the configuration gives an output another shape than the model does.
+    declared_shapes: Option<Arc<DeclaredShapes>>,
     labels: Arc<Labels>,
     /// What is charged to the client that sent the configuration.
     charges: Arc<Charges>,
@@ -174,6 +177,7 @@ impl Served {
         let pool =
             Pool::new(&pool_name, instances, bound, scheduling, sequences.clone(), Arc::clone(&requests), answer);
         let (inputs, outputs) = (config.inputs(), config.outputs());
+        let declared_shapes = DeclaredShapes::of(&config).map(Arc::new);
         let timeout_ends_runs = config.timeout_ends_runs().unwrap_or_default();
         Served {
             identity: Arc::new(identity),
@@ -183,6 +187,7 @@ impl Served {
             config,
             inputs,
             outputs,
+            declared_shapes,
             labels,
             charges,
             stats,
@@ -255,6 +260,7 @@ impl Served {
             config,
             inputs: self.inputs.clone(),
             outputs: self.outputs.clone(),
+            declared_shapes: self.declared_shapes.clone(),
             labels: Arc::clone(&self.labels),
             charges: Arc::clone(&self.charges),
             stats: Arc::clone(&self.stats),
@@ -320,6 +326,11 @@ impl Served {
     /// The outputs of the model, in the order of the configuration.
     pub fn outputs(&self) -> &[TensorSpec] {
         &self.outputs
+    }
+
+    /// The shapes that its outputs get on their way to whoever asked. `None` if they stay as they are.
+    pub fn declared_shapes(&self) -> Option<&Arc<DeclaredShapes>> {
+        self.declared_shapes.as_ref()
     }
 
     /// Labels of its classes.

@@ -7,6 +7,8 @@ use nerite_config::proto::model_ensembling::Step;
 use nerite_config::proto::{DataType, ModelInput, ModelOutput};
 use nerite_request::Status;
 
+use crate::batch_dimension::fits;
+
 /// Checks a validated ensemble against the configurations of its steps' models, in their order. The rules and texts are Triton's.
 pub fn check(config: &ModelConfig, members: &[impl AsRef<ModelConfig>]) -> Result<(), Status> {
     let steps = config.ensemble_scheduling().map_or(&[][..], |ensemble| &ensemble.step);
@@ -145,11 +147,6 @@ fn agree<'a>(
         return inconsistent("shape", &shown(&first.full()), &shown(&declared.full()));
     }
     Ok(())
-}
-
-/// Whether a tensor may have both shapes; -1 stands for any size.
-fn fits(one: &[i64], other: &[i64]) -> bool {
-    one.len() == other.len() && one.iter().zip(other).all(|(&a, &b)| a == b || a == -1 || b == -1)
 }
 
 fn shown(shape: &[i64]) -> String {

@@ -17,6 +17,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod batch_dimension;
 mod check;
 mod flow;
 mod outputs;

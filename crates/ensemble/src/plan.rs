@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use nerite_config::ModelConfig;
 use nerite_config::proto::model_ensembling;
+use nerite_config::{ModelConfig, TensorSpec};
+
+use crate::batch_dimension::BatchDimension;
 
 /// The platform of an ensemble.
 const ENSEMBLE: &str = "ensemble";
@@ -22,6 +24,8 @@ pub struct Plan {
     pub inputs: Vec<TensorIndex>,
     /// The tensors that a request may want, in the order of the configuration.
     pub outputs: Vec<TensorIndex>,
+    /// What happens to the batch dimension of each of `outputs`.
+    pub output_batches: Vec<BatchDimension>,
     /// Whether any step answers several times.
     pub is_decoupled: bool,
     /// Whether the outputs of each step may lie where a model's process can still write to them. A response to a request with such tensors is not
@@ -59,6 +63,8 @@ pub struct StepInput {
     pub name: String,
     /// The tensor.
     pub tensor: TensorIndex,
+    /// What happens to its batch dimension.
+    pub batch: BatchDimension,
 }
 
 /// A tensor that a step makes.
@@ -83,7 +89,11 @@ impl Plan {
             model: step.model_name.clone(),
             version: step_version(step),
             inputs: sorted(&step.input_map)
-                .map(|(name, tensor)| StepInput { name: name.to_owned(), tensor: names.intern(tensor) })
+                .map(|(name, tensor)| StepInput {
+                    name: name.to_owned(),
+                    tensor: names.intern(tensor),
+                    batch: BatchDimension::Kept,
+                })
                 .collect(),
             outputs: sorted(&step.output_map)
                 .map(|(name, tensor)| StepOutput { name: name.to_owned(), tensor: names.intern(tensor) })
@@ -93,7 +103,28 @@ impl Plan {
         let is_decoupled = members.iter().any(|member| member.as_ref().decoupled());
         let tensors = names.list;
         let plan = Plan { tensors, steps, inputs, outputs, is_decoupled, in_flight_max, ..Plan::default() };
-        plan.linked().with_shares(members)
+        plan.linked().with_batches(config, members).with_shares(members)
+    }
+
+    /// The same plan, with what happens to batch dimensions filled in.
+    fn with_batches(mut self, config: &ModelConfig, members: &[impl AsRef<ModelConfig>]) -> Plan {
+        let batches = |step: usize| members.get(step).is_some_and(|member| member.as_ref().batches());
+        let of_writer = |writer: Option<usize>| writer.map_or(config.batches(), batches);
+        let by_writer: Vec<bool> = self.writers.iter().map(|writer| of_writer(*writer)).collect();
+        for (step, member) in self.steps.iter_mut().zip(members) {
+            let member = member.as_ref();
+            for input in &mut step.inputs {
+                let declared = member.input.iter().find(|declared| declared.name == input.name);
+                let dims = declared.map_or(&[][..], |declared| &declared.dims);
+                input.batch = BatchDimension::between(by_writer[input.tensor], member.batches(), dims);
+            }
+        }
+        let outputs = config.outputs();
+        let of_output = |(spec, tensor): (&TensorSpec, &TensorIndex)| {
+            BatchDimension::between(by_writer[*tensor], config.batches(), spec.model_dims())
+        };
+        self.output_batches = outputs.iter().zip(&self.outputs).map(of_output).collect();
+        self
     }
 
     /// The same plan, with `may_share` and `in_input_memory` filled in.

@@ -140,6 +140,7 @@ mod tests {
     use nerite_request::Request;
 
     use super::*;
+    use crate::batch_dimension::BatchDimension;
     use crate::plan::StepInput;
 
     /// Memory of one instance: the addresses in it that were used, and whether other instances may read them too.
@@ -182,7 +183,7 @@ mod tests {
         let repository: Arc<dyn Infer> = Arc::new(Repository);
         let step = |model: &&str| Step {
             model: (*model).to_owned(),
-            inputs: vec![StepInput { name: String::new(), tensor: 0 }],
+            inputs: vec![StepInput { name: String::new(), tensor: 0, batch: BatchDimension::Kept }],
             ..Step::default()
         };
         let steps = models.iter().map(step).collect();

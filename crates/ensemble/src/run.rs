@@ -215,7 +215,8 @@ impl Run {
         let inputs = inputs.into_iter().filter_map(|(position, value)| {
             let data = value.data_for(number).clone();
             let Value { datatype, shape, .. } = value;
-            Some(Tensor { name: step.inputs.get(position)?.name.as_str().into(), datatype, shape, data })
+            let input = step.inputs.get(position)?;
+            Some(Tensor { name: input.name.as_str().into(), datatype, shape: input.batch.apply(shape), data })
         });
         let wanted = step.outputs.iter().map(|output| Wanted {
             name: output.name.as_str().into(),
@@ -283,11 +284,15 @@ impl Run {
 
     /// Sends a response with these outputs.
     fn send(self: &Arc<Run>, tensors: Vec<(TensorIndex, Value)>, last: Option<Times>, parameters: Parameters) {
-        let tensors = tensors.into_iter().filter_map(|(tensor, value)| {
+        if log::log_enabled!(log::Level::Debug) {
+            self.log_missing(&tensors);
+        }
+        let tensors = tensors.into_iter().filter_map(|(tensor, mut value)| {
             let index = self.plan.output_index(tensor)?;
             Some(Sent { index, name: &self.plan.tensors[tensor], value })
         });
         let sent = match last {
+            value.shape = self.plan.output_batches.get(index)?.apply(value.shape);
             None => self.outputs.send(tensors, parameters),
             Some(mut times) => {
                 times.mark_infer_end();

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::batch_dimension::BatchDimension;
 use crate::plan::{StepInput, StepOutput};
 
 /// A plan of steps written `a b > c d`: inputs and outputs; the request brings `inputs` and may want `outputs`.
@@ -29,7 +30,10 @@ fn planned(inputs: &str, steps: &[&str], outputs: &str, is_decoupled: bool) -> A
     let (inputs, outputs) = (all(inputs), all(outputs));
     let step = |text: &&str| {
         let (from, to) = text.split_once('>').expect("a step is written with an arrow");
-        let inputs = all(from).into_iter().map(|tensor| StepInput { name: String::new(), tensor }).collect();
+        let inputs = all(from)
+            .into_iter()
+            .map(|tensor| StepInput { name: String::new(), tensor, batch: BatchDimension::Kept })
+            .collect();
         let outputs = all(to).into_iter().map(|tensor| StepOutput { name: String::new(), tensor }).collect();
         Step { inputs, outputs, ..Step::default() }
     };
