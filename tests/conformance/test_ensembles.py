@@ -559,6 +559,16 @@ def test_all_models_of_a_repository_start_with_their_ensembles(launcher):
     repository = launcher.scratch / "ensembles_at_start"
     # Their names sort the ensembles before what they are made of.
     put_part(repository, "part", MODEL)
+def test_ensembles_that_need_each_other_at_the_start_are_named(launcher, tmp_path):
+    put_part(tmp_path, "plus", PARTS["plus"])
+    for name, part in (("ring_a", "ring_b"), ("ring_b", "ring_c"), ("ring_c", "ring_a")):
+        put_ensemble(tmp_path, name, f"{part} IN=IN OUT=OUT")
+    with launcher.running("ensemble_ring", "--exit-on-error=false", repository=tmp_path) as server, open_client("http", server) as client:
+        assert numbers(client.infer("plus", [row(1)])) == [2]
+        for name, last in (("ring_a", "ring_c"), ("ring_b", "ring_a"), ("ring_c", "ring_b")):
+            assert f"circular dependency between ensembles: {name} -> ... -> {last} -> {name}" in server.log_text()
+
+
     put_ensemble(repository, "an_outer", "another IN=IN OUT=OUT")
     put_ensemble(repository, "another", "part IN=IN OUT=OUT")
     with launcher.running("ensembles_at_start", repository=repository) as server:

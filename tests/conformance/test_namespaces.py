@@ -3,7 +3,8 @@
 import catalogue
 import pytest
 from batching_setup import put
-from clients import differs, fp32, http_call, int32, open_client, refuses
+from clients import Refused, differs, fp32, http_call, int32, open_client, refuses
+from footprint import wait_until
 
 NAMESPACING = "--model-namespacing=true"
 AMBIGUOUS = "There are 2 identifiers of model 'same' in global map, model namespace must be provided to resolve ambiguity."
@@ -99,6 +100,36 @@ def test_loads_and_unloads_act_on_all_of_the_name(launcher):
             client.infer("same", [fp32("INPUT0", [1, 2])])
         client.load("same")
         assert [one["state"] for one in client.index(ready=True) if one["name"] == "same"] == ["READY"] * 2
+
+
+@pytest.mark.parametrize("mode", ["explicit", "poll"])
+def test_an_ensemble_is_made_of_the_nearest_model_that_there_is(launcher, tmp_path, mode):
+    """Its own repository's model goes and comes back while the other one's stays."""
+    first, second = (launcher.copy_of(f"nearest_{mode}_{part}") for part in "ab")
+    # They differ in what they take.
+    put(launcher, first, catalogue.identity("same", ("FP32", (2,))))
+    put(launcher, second, catalogue.identity("same", ("FP32", (-1,))))
+    (first / "of_same" / "1").mkdir(parents=True)
+    (first / "of_same" / "config.pbtxt").write_text((ENSEMBLE % {"datatype": "FP32"}).replace("dims: [ 2 ]", "dims: [ -1 ]"))
+    flags = [NAMESPACING, f"--model-repository={second}", f"--model-control-mode={mode}", "--repository-poll-secs=1"]
+    flags += ["--load-model=of_same"] if mode == "explicit" else []
+
+    with launcher.running(f"nearest_{mode}", *flags, repository=first) as server, open_client("http", server) as client:
+
+        def is_made_of(part: str) -> bool:
+            if mode == "explicit":
+                client.load("of_same")
+            try:
+                client.infer("of_same", [fp32("IN", [1, 2, 3])])
+                return part == "b"
+            except Refused as refused:
+                return part == "a" and "unexpected shape" in refused.text
+
+        assert is_made_of("a")
+        (first / "same").rename(tmp_path / "same")
+        wait_until(lambda: is_made_of("b"))
+        (tmp_path / "same").rename(first / "same")
+        wait_until(lambda: is_made_of("a"))
 
 
 @differs("2.51 knows models by their names alone")

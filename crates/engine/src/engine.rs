@@ -362,14 +362,18 @@ impl Engine {
         let parts = {
             let _turn = self.queue.load(model, reason.peer(), reason.waiter())?;
             let source = self.read(model, options)?;
-            let missing = self.missing_parts(&source, reason);
-            if missing.is_empty() {
+            let missing = self.missing_parts(&source);
+            if !missing.is_empty() {
+                self.check_circle(model).inspect_err(|error| log::error!("{error}"))?;
+            }
+            let parts: Vec<String> = missing.into_iter().filter(|part| !reason.has_tried(part)).collect();
+            if parts.is_empty() {
                 return self.load_as_it_is(model, options, source, reason);
             }
-            missing
+            parts
         };
         // No turn is held while the parts load. Otherwise two ensembles that need each other would wait for each other.
-        self.load_parts(model, &parts, reason).inspect_err(|error| log::error!("{error}"))?;
+        self.load_parts(&parts, reason);
         let _turn = self.queue.load(model, reason.peer(), reason.waiter())?;
         let source = self.read(model, options)?;
         self.load_as_it_is(model, options, source, reason)
@@ -380,7 +384,14 @@ impl Engine {
         source.inspect_err(|error| log::error!("{error}")).map_err(|error| error.status())
     }
 
-    fn load_alone(self: &Arc<Self>, model: &str, source: &ModelSource, reason: &Reason) -> Result<(), Status> {
+    /// `is_relinked`: the source has other parts than the ensemble that is up.
+    fn load_alone(
+        self: &Arc<Self>,
+        model: &str,
+        source: &ModelSource,
+        reason: &Reason,
+        is_relinked: bool,
+    ) -> Result<(), Status> {
         for warning in &source.warnings {
             log::warn!("{warning}");
         }
@@ -388,10 +399,9 @@ impl Engine {
             log::warn!("{warning}");
         }
         self.check_parts(source).inspect_err(|error| log::error!("{error}"))?;
-        let step = self
-            .lifecycle()
-            .load_requested(model, Facts { anew: reason.is_anew(), ..source.facts() }, reason.is_explicit())
-            .inspect_err(|e| log::error!("{e}"))?;
+        let facts = Facts { anew: reason.is_anew() || is_relinked, ..source.facts() };
+        let step =
+            self.lifecycle().load_requested(model, facts, reason.is_explicit()).inspect_err(|e| log::error!("{e}"))?;
         self.note_names(&self.lifecycle());
         match step {
             LoadStep::Settled { retire, resize } => {

@@ -10,7 +10,7 @@ use std::time::Instant;
 use nerite_backend::PendingVersions;
 use nerite_config::ModelConfig;
 use nerite_locks::Mutex;
-use nerite_repository::{Generation, ModelSource, phrase};
+use nerite_repository::{Generation, ModelSource, Store, phrase};
 use nerite_request::Status;
 use nerite_request::setting::LoadOptions;
 
@@ -54,8 +54,14 @@ impl Ensembles {
 
     /// The ensembles that are made of this model, directly or through others. Each comes after those that it is made of.
     fn users(&self, model: &str) -> Vec<String> {
-        let needs: BTreeMap<String, Vec<String>> =
-            self.lock().iter().map(|(ensemble, source)| (ensemble.clone(), source.needs())).collect();
+        users(&self.lock().iter().map(|(ensemble, source)| (ensemble.clone(), source.needs())).collect(), model)
+    }
+
+    /// As [`Ensembles::users`], by the models that the repositories have now.
+    fn users_now(&self, model: &str, store: &Store) -> Vec<String> {
+        // The lock is not held while directories are looked at.
+        let all: Vec<Arc<ModelSource>> = self.lock().values().cloned().collect();
+        let needs = all.iter().map(|source| (source.identifier.clone(), relinked(source, store).needs())).collect();
         users(&needs, model)
     }
 
@@ -84,7 +90,8 @@ impl Engine {
     ) -> Result<(), Status> {
         let noted = (!source.needs.is_empty()).then(|| Arc::new(source.clone()));
         let before = self.ensembles.put(model, noted.clone());
-        let outcome = self.load_alone(model, source, reason);
+        let is_relinked = before.as_ref().is_some_and(|before| before.needs != source.needs);
+        let outcome = self.load_alone(model, source, reason, is_relinked);
         if outcome.is_err() {
             let mut all = self.ensembles.lock();
             let is_same = all.get(model).map(Arc::as_ptr) == noted.as_ref().map(Arc::as_ptr);
@@ -151,7 +158,7 @@ impl Engine {
     /// `waiter` is the model whose load waits for this.
     pub(super) fn renew_users(self: &Arc<Self>, model: &str, waiter: Option<&str>) {
         let mut changed = BTreeSet::from([model.to_owned()]);
-        for user in self.ensembles.users(model) {
+        for user in self.ensembles.users_now(model, self.store()) {
             // An ensemble that was taken out of service before the model changed counts as changed, too.
             if self.renew(&user, &changed, waiter) || self.served(&user).is_empty() {
                 changed.insert(user);
@@ -169,7 +176,9 @@ impl Engine {
             }
         };
         // A load of the ensemble that was in progress has ended by now, and may have failed.
-        let Some(source) = self.ensembles.get(ensemble) else { return false };
+        let Some(source) = self.ensembles.get(ensemble).map(|source| relinked(&source, self.store())) else {
+            return false;
+        };
         if !source.needs().iter().any(|need| changed.contains(need)) {
             return false;
         }
@@ -177,7 +186,6 @@ impl Engine {
         match self.check_fit(&source) {
             Ok(()) => {
                 log::info!("ensemble '{ensemble}' is loaded anew: a model that it is made of has changed");
-                let source = ModelSource::clone(&source);
                 // An error was logged by the load. The ensemble stays as it was.
                 drop(self.load_as_it_is(ensemble, &LoadOptions::default(), source, &Reason::changed_part()));
             }
@@ -195,6 +203,11 @@ impl Engine {
         drop(lifecycle);
         self.retire(retire);
     }
+}
+
+/// The same ensemble, made of the models that the repositories have now: a nearer one of a name may have come since it was loaded, or gone.
+fn relinked(source: &ModelSource, store: &Store) -> ModelSource {
+    ModelSource { needs: store.needs(&source.identifier, &source.config), ..source.clone() }
 }
 
 /// The models that are made of this one by `needs`, directly or through others. Each comes after those that it is made of.

@@ -97,6 +97,11 @@ impl Reason {
         !self.is_part
     }
 
+    /// Whether the load of this model was tried before for the same reason.
+    pub(crate) fn has_tried(&self, model: &str) -> bool {
+        self.tried.contains(model)
+    }
+
     /// The reason of the load of a part, if its ensemble is loaded for this reason.
     fn of_part(&self) -> Reason {
         Reason { is_part: true, is_anew: false, ..self.clone() }
@@ -111,27 +116,25 @@ impl Engine {
         parts
     }
 
-    /// The parts of an ensemble that are not loaded, and whose loads were not tried.
-    pub(crate) fn missing_parts(&self, source: &ModelSource, reason: &Reason) -> Vec<String> {
-        let is_missing = |part: &String| self.served(part).is_empty() && !reason.tried.contains(part);
-        source.needs().into_iter().filter(is_missing).collect()
+    /// The parts of an ensemble that are not loaded.
+    pub(crate) fn missing_parts(&self, source: &ModelSource) -> Vec<String> {
+        source.needs().into_iter().filter(|part| self.served(part).is_empty()).collect()
     }
 
-    /// Loads parts of an ensemble. Only a cycle is an error here. Other failures are reported when the ensemble itself is loaded.
-    pub(crate) fn load_parts(
-        self: &Arc<Self>,
-        ensemble: &str,
-        parts: &[String],
-        reason: &Reason,
-    ) -> Result<(), Status> {
-        if let Some(last) = self.last_before(ensemble, ensemble, &mut BTreeSet::new()) {
-            return Err(phrase::load_failed(ensemble, &phrase::circular(ensemble, &last)));
+    /// Refuses an ensemble that needs itself by what is in the repositories.
+    pub(crate) fn check_circle(&self, ensemble: &str) -> Result<(), Status> {
+        match self.last_before(ensemble, ensemble, &mut BTreeSet::new()) {
+            Some(last) => Err(phrase::load_failed(ensemble, &phrase::circular(ensemble, &last))),
+            None => Ok(()),
         }
+    }
+
+    /// Loads parts of an ensemble. Failures are reported when the ensemble itself is loaded.
+    pub(crate) fn load_parts(self: &Arc<Self>, parts: &[String], reason: &Reason) {
         for part in parts {
             // The error was logged by the load.
             drop(self.load_for(part, &LoadOptions::default(), &reason.of_part()));
         }
-        Ok(())
     }
 
     /// The model that needs `ensemble` on the path from `from` to it. `None` if `from` does not need `ensemble`, directly or indirectly.

@@ -215,13 +215,15 @@ struct SeenFiles {
     own: Option<Fingerprint>,
     /// The files that it imported from elsewhere, as [`ImportedState::hash`].
     imported: u64,
+    /// The models that an ensemble is made of, as [`ModelSource::needs`].
+    needs: Vec<(String, String)>,
 }
 
 /// The files of a model that changed since its load was last tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FilesChanged {
     No,
-    /// Files in its directory only.
+    /// Files in its directory only, or a model that it is made of lies in another repository now.
     Own,
     /// Files that it imported from elsewhere. All versions are to be loaded, because the files in its directory may be the same.
     Imported,
@@ -233,7 +235,7 @@ fn files_changed(last: Option<&SeenFiles>, now: &SeenFiles, imports: ImportedSta
     let is_tried = last.is_some_and(|last| last.imported == now.imported);
     if imports.is_changed && !is_tried {
         FilesChanged::Imported
-    } else if last.is_none_or(|last| last.own != now.own) {
+    } else if last.is_none_or(|last| (&last.own, &last.needs) != (&now.own, &now.needs)) {
         FilesChanged::Own
     } else {
         FilesChanged::No
@@ -293,10 +295,11 @@ impl Engine {
             let source = self.store().read(model, &LoadOptions::default());
             let imports = self.imports_state(model);
             let fingerprint = source.as_ref().ok().map(|source| source.fingerprint.clone());
-            if source.as_ref().is_ok_and(|source| !source.needs().is_empty()) {
+            let needs = source.map(|source| source.needs).unwrap_or_default();
+            if !needs.is_empty() {
                 ensembles.push(model.to_owned());
             }
-            let now = SeenFiles { own: fingerprint, imported: imports.hash };
+            let now = SeenFiles { own: fingerprint, imported: imports.hash, needs };
             let change = files_changed(seen.get(model), &now, imports);
             seen.insert(model.to_owned(), now);
             if change != FilesChanged::No {
@@ -369,7 +372,7 @@ mod tests {
     #[test]
     fn changed_imports_load_a_model_once() {
         let own = |shared| Some(Fingerprint { shared, ..Fingerprint::default() });
-        let seen = |shared, imported| SeenFiles { own: own(shared), imported };
+        let seen = |shared, imported| SeenFiles { own: own(shared), imported, needs: Vec::new() };
         #[rustfmt::skip]
         let cases = [
             // the last look, its own files now, the imported files now, whether these differ from those that were imported
@@ -389,5 +392,10 @@ mod tests {
             let found = files_changed(last.as_ref(), &seen(shared, hash), ImportedState { hash, is_changed });
             assert_eq!(found, expected, "{last:?}, {shared}, {hash}, {is_changed}");
         }
+        let linked =
+            |repository: &str| SeenFiles { needs: vec![("m".to_owned(), repository.to_owned())], ..seen(1, 5) };
+        let changed =
+            |now| files_changed(Some(&linked("a::m")), &linked(now), ImportedState { hash: 5, is_changed: false });
+        assert_eq!((changed("a::m"), changed("b::m")), (FilesChanged::No, FilesChanged::Own));
     }
 }

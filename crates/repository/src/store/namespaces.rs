@@ -55,7 +55,7 @@ impl Store {
 
     /// The models that the steps of an ensemble name, each once, with their identifiers. A model of the ensemble's own repository comes first. A name
     /// that several other repositories have stays as it is, and no model has that identifier.
-    pub(super) fn needs(&self, ensemble: &str, config: &ModelConfig) -> Vec<(String, String)> {
+    pub fn needs(&self, ensemble: &str, config: &ModelConfig) -> Vec<(String, String)> {
         let mut needs: Vec<(String, String)> = Vec::new();
         for step in config.ensemble_scheduling().map_or(&[][..], |ensemble| &ensemble.step) {
             if !needs.iter().any(|(name, _)| *name == step.model_name) {
