@@ -16,6 +16,7 @@ from clients import (
     Given,
     GrpcClient,
     HttpClient,
+    Refused,
     RequestedOutput,
     differs,
     fp32,
@@ -109,7 +110,6 @@ class TritonPythonModel:
                 request.get_response_sender().send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value)]))
             request.get_response_sender().send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
-# Answers how many of its instances run now.
 # Answers each number, and says with the last answer that it is the last.
 TWICE = """\
 import triton_python_backend_utils as pb_utils
@@ -127,6 +127,7 @@ class TritonPythonModel:
     def answer(self, value):
         return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value.reshape(1))])
 """
+# Answers how many of its instances run now.
 COUNT = """
 import os, pathlib, time
 import numpy as np
@@ -194,6 +195,9 @@ def repository(launcher, gates) -> pathlib.Path:
     put_part(found, "repeat", REPEAT, extra=DECOUPLED)
     put_ensemble(found, "many", "repeat IN=IN OUT=x", "plus IN=x OUT=OUT")
     put_ensemble(found, "many_of_many", "repeat IN=IN OUT=x", "repeat IN=x OUT=y", "plus IN=y OUT=OUT")
+    put_part(found, "twice", TWICE, extra=DECOUPLED)
+    put_ensemble(found, "of_twice", "twice IN=IN OUT=OUT")
+    put_ensemble(found, "of_twice_plus", "twice IN=IN OUT=x", "plus IN=x OUT=OUT")
     put_ensemble(found, "many_inside", "many IN=IN OUT=x", "plus IN=x OUT=OUT")
     (launcher.scratch / "running").mkdir()
     put_part(found, "count", COUNT.replace("FOLDER", str(launcher.scratch / "running")), extra="instance_group { count: 4 kind: KIND_CPU }")
@@ -252,7 +256,7 @@ def ensembles(launcher, repository):
         "two", "long", "side_by_side", "both", "nested", "batched", "batched_by_one_that_does_not", "slow_then_plus",
         "gated_then_plus", "fails", "fails_inside", "says_nothing",
         "kept", "lacks_input", "many", "many_of_many", "many_inside", "many_counted", "two_in_flight",
-        "many_thrice", "many_thrice_one", "many_six", "many_thrice_inside",
+        "of_twice", "of_twice_plus", "many_thrice", "many_thrice_one", "many_six", "many_thrice_inside",
     ]  # fmt: skip
     flags = ["--model-control-mode=explicit", *(f"--load-model={name}" for name in works)]
     with launcher.running("ensembles", *flags, repository=repository) as found:
@@ -555,10 +559,6 @@ def test_a_stop_answers_the_ensembles_under_way(launcher, repository, gates):
         assert answers == [[4]]
 
 
-def test_all_models_of_a_repository_start_with_their_ensembles(launcher):
-    repository = launcher.scratch / "ensembles_at_start"
-    # Their names sort the ensembles before what they are made of.
-    put_part(repository, "part", MODEL)
 def test_ensembles_that_need_each_other_at_the_start_are_named(launcher, tmp_path):
     put_part(tmp_path, "plus", PARTS["plus"])
     for name, part in (("ring_a", "ring_b"), ("ring_b", "ring_c"), ("ring_c", "ring_a")):
@@ -569,6 +569,10 @@ def test_ensembles_that_need_each_other_at_the_start_are_named(launcher, tmp_pat
             assert f"circular dependency between ensembles: {name} -> ... -> {last} -> {name}" in server.log_text()
 
 
+def test_all_models_of_a_repository_start_with_their_ensembles(launcher):
+    repository = launcher.scratch / "ensembles_at_start"
+    # Their names sort the ensembles before what they are made of.
+    put_part(repository, "part", MODEL)
     put_ensemble(repository, "an_outer", "another IN=IN OUT=OUT")
     put_ensemble(repository, "another", "part IN=IN OUT=OUT")
     with launcher.running("ensembles_at_start", repository=repository) as server:
@@ -580,10 +584,10 @@ def test_ensembles_that_need_each_other_at_the_start_are_named(launcher, tmp_pat
 # ------------------------------------------------------------------------------------------------- decoupled steps
 
 
-def stream_of(server, model: str, values) -> list:
+def stream_of(server, model: str, values, empty_final=True) -> list:
     """What an ensemble answers to one request: numbers, texts of errors, and `|` where nothing follows."""
     with grpc_channel(server.grpc) as channel:
-        parameters = {"triton_enable_empty_final_response": True}
+        parameters = {"triton_enable_empty_final_response": empty_final}
         request = GrpcClient(channel).request(model, [row(*values)], id="r", parameters=parameters)
         found = []
         for answer in service_stub(channel).ModelStreamInfer(iter([request]), timeout=TIMEOUT_S):
@@ -630,6 +634,34 @@ def test_a_step_is_in_flight_as_often_as_the_ensemble_says(ensembles):
     assert (len(found), found[-1]) == (17, "|") and max(found[:-1]) <= 2, found
 
 
+@pytest.mark.parametrize("empty_final", [True, False])
+@pytest.mark.parametrize(("model", "expected"), [("of_twice", [1.0, 2.0, "|"]), ("of_twice_plus", [2.0, 3.0, "|"])])
+def test_the_last_response_says_that_it_is_the_last(ensembles, model, expected, empty_final):
+    """Also to a client that did not ask for an empty last response."""
+    found = stream_of(ensembles, model, [1, 2], empty_final)
+    assert (sorted(found[:-1]), found[-1]) == (expected[:-1], "|")
+
+
+@pytest.mark.parametrize(("model", "text"), [("fails", "no luck"), ("lacks_input", "expected 1 inputs")])
+def test_a_failure_of_a_step_counts_for_the_ensemble_as_one_of_another_model(ensembles, model, text):
+    def counts() -> dict[str, int]:
+        page = http_call(ensembles.metrics, "GET", "/metrics").body.decode()
+        lines = [line for line in page.splitlines() if line.startswith(f'nv_inference_request_failure{{model="{model}"')]
+        return {line.split('reason="')[1].split('"')[0]: int(float(line.split()[-1])) for line in lines}
+
+    before = counts()
+    with open_client("grpc", ensembles) as client, pytest.raises(Refused, match=text):
+        client.infer(model, [row(1)])
+    assert {reason: count - before[reason] for reason, count in counts().items()} == {"REJECTED": 0, "CANCELED": 0, "BACKEND": 0, "OTHER": 1}
+
+
+def test_an_output_that_no_step_made_is_in_the_log(launcher, ensembles, repository):
+    flags = ["--model-control-mode=explicit", "--load-model=says_nothing", "--log-verbose=1"]
+    with launcher.running("ensemble_log", *flags, repository=repository) as server, open_client("grpc", server) as client:
+        assert client.infer("says_nothing", [row(1)]).outputs == {}
+        assert "Composing models did not output tensor OUT" in server.log_text()
+
+
 def test_an_error_of_a_decoupled_step_ends_the_ensemble(ensembles):
     found = stream_of(ensembles, "many", [1, -1, 2])
     assert found[-2:] == ["in ensemble 'many', no luck", "|"], found
@@ -649,14 +681,14 @@ def test_each_response_of_a_decoupled_ensemble_is_counted(ensembles):
     client = HttpClient(ensembles.http)
 
     def each() -> dict[str, list[int]]:
-        found = client.statistics("many")[0]["response_stats"]
+        found = client.statistics("of_twice")[0]["response_stats"]
         return {index: [one["success"]["count"], one["empty_response"]["count"]] for index, one in found.items()}
 
     before = each()
-    assert len(stream_of(ensembles, "many", [1, 2, 3])) == 4
-    expected = {"0": [1, 0], "1": [1, 0], "2": [1, 0], "3": [0, 1]}
+    assert len(stream_of(ensembles, "of_twice", [1, 2, 3])) == 4
+    expected = {"0": [1, 0], "1": [1, 0], "2": [1, 0]}
     after = each()
-    assert {index: [now - then for now, then in zip(after[index], before.get(index, [0, 0]))] for index in expected} == expected
+    assert {index: [now - then for now, then in zip(after[index], before.get(index, [0, 0]))] for index in after} == expected
 
 
 def test_what_decoupled_steps_count(ensembles):

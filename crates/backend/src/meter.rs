@@ -65,6 +65,8 @@ pub enum Outcome {
     FromCache,
     /// The runtime failed.
     Failed,
+    /// A model that its own model asked failed.
+    FailedElsewhere,
     /// Before the run ended, the client went away or the request timed out.
     Cancelled,
     /// The request never ran, for example because it waited too long.

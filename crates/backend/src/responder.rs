@@ -3,6 +3,7 @@
 mod each;
 mod early_end;
 mod end;
+mod failure;
 mod output_memory;
 
 use std::sync::Arc;
@@ -436,7 +437,7 @@ impl Responder {
         self.note_response(match outcome {
             Outcome::Success | Outcome::FromCache => self.made_outcome(),
             Outcome::Cancelled => ResponseOutcome::Cancelled,
-            Outcome::Failed | Outcome::Rejected => ResponseOutcome::Failed,
+            Outcome::Failed | Outcome::FailedElsewhere | Outcome::Rejected => ResponseOutcome::Failed,
         });
         let last = match result {
             Ok(()) => {
@@ -460,19 +461,6 @@ impl Responder {
         self.note(times, Outcome::Success);
         self.note_response(ResponseOutcome::Empty);
         self.close(Response::End);
-    }
-
-    /// Ends the request with an error that is the model's own answer. The request ran, so it counts as a success, as in
-    /// Triton.
-    pub fn answer_error(mut self, error: Status, times: Times) {
-        let (error, outcome) = match self.check_memory() {
-            Ok(()) if self.cancel.has_timed_out() => (self.explained(error), Outcome::Cancelled),
-            Ok(()) => (error, Outcome::Success),
-            Err(lost) => (lost, Outcome::Failed),
-        };
-        self.note(times, outcome);
-        self.note_response(ResponseOutcome::Failed);
-        self.close(Response::failed(error));
     }
 
     /// Ends a request that never ran, with this error.

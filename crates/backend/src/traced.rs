@@ -27,7 +27,7 @@ pub(crate) fn outputs(trace: &RequestTrace, outputs: &[Output]) {
 /// Notes the execution that the request was part of. A response from the cache, or one that other models compute, has no execution.
 pub(crate) fn ran(trace: &RequestTrace, times: &Times, outcome: Outcome) {
     let has_run = match outcome {
-        Outcome::Success | Outcome::Failed | Outcome::Cancelled => times.end > times.start,
+        Outcome::Success | Outcome::Failed | Outcome::FailedElsewhere | Outcome::Cancelled => times.end > times.start,
         Outcome::FromCache | Outcome::Rejected => false,
     };
     if !has_run || trace.is_composed() {

@@ -55,6 +55,7 @@ struct Counters {
 const REJECTED: usize = 0;
 const CANCELLED: usize = 1;
 const BACKEND: usize = 2;
+const OTHER: usize = 3;
 
 impl Stats {
     /// Statistics of a version that took `load_ns` to load, and whose batches have up to `rows_max` rows.
@@ -246,6 +247,7 @@ impl Meter for Stats {
                 counters.note([(Latency::Queue, queue), (Latency::CacheHit, hit)]);
             }
             Outcome::Failed => counters.fail(BACKEND, total),
+            Outcome::FailedElsewhere => counters.fail(OTHER, total),
             Outcome::Cancelled => counters.fail(CANCELLED, total),
             Outcome::Rejected => counters.fail(REJECTED, total),
         }
@@ -323,10 +325,11 @@ mod tests {
         stats.batch(4, &times);
         stats.request(&RequestTimes { arrived: 10, rows: 4, times, device: 0 }, Outcome::Success);
         stats.request(&RequestTimes { arrived: 10, rows: 1, times, device: 0 }, Outcome::Cancelled);
+        stats.request(&RequestTimes { arrived: 10, rows: 1, times, device: 0 }, Outcome::FailedElsewhere);
         let report = stats.report(2);
         assert_eq!((report.inference_count, report.execution_count, report.pending), (4, 1, 2));
         assert_eq!((report.queue.ns, report.compute_infer.ns, report.compute_output.ns), (10, 30, 5));
-        assert_eq!((report.success.count, report.fail.count, report.failures), (1, 1, [0, 1, 0, 0]));
+        assert_eq!((report.success.count, report.fail.count, report.failures), (1, 2, [0, 1, 0, 1]));
         assert_eq!(report.batches[0].batch_size, 4);
         assert_eq!((report.name.as_str(), report.version, report.load_ns), ("m", 1, 5));
     }

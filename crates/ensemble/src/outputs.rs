@@ -122,7 +122,7 @@ impl Outputs {
     /// Ends the request with an error.
     pub fn fail(&self, error: Status, times: Times) {
         if let Some(responder) = self.take() {
-            responder.finish(Err(error), times);
+            responder.fail_elsewhere(error, times);
         }
     }
 

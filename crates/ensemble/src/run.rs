@@ -185,7 +185,7 @@ impl Run {
                     self.begin_step(branch, step, inputs, begun);
                 }
                 Some(Action::Send(outputs)) => {
-                    let last = (is_done && !self.plan.is_decoupled).then_some(state.times);
+                    let last = is_done.then_some(state.times);
                     if last.is_some() {
                         state.flow = None;
                     }
@@ -289,10 +289,10 @@ impl Run {
         }
         let tensors = tensors.into_iter().filter_map(|(tensor, mut value)| {
             let index = self.plan.output_index(tensor)?;
+            value.shape = self.plan.output_batches.get(index)?.apply(value.shape);
             Some(Sent { index, name: &self.plan.tensors[tensor], value })
         });
         let sent = match last {
-            value.shape = self.plan.output_batches.get(index)?.apply(value.shape);
             None => self.outputs.send(tensors, parameters),
             Some(mut times) => {
                 times.mark_infer_end();
@@ -303,6 +303,16 @@ impl Run {
         };
         if let Err(error) = sent {
             self.lock().events.push_back(Event::Failed(error));
+        }
+    }
+
+    /// Logs in Triton's words which wanted outputs no step made.
+    fn log_missing(&self, made: &[(TensorIndex, Value)]) {
+        let is_made = |tensor: &TensorIndex| made.iter().any(|(known, _)| known == tensor);
+        for (at, tensor) in self.plan.outputs.iter().enumerate().filter(|(_, tensor)| !is_made(tensor)) {
+            if self.outputs.wants(at) {
+                log::debug!("Composing models did not output tensor {}", self.plan.tensors[*tensor]);
+            }
         }
     }
 
