@@ -1,9 +1,11 @@
-"""What if a Python model hangs while it loads: does the load end in time, and do unloads, other models and the server's end go on meanwhile?"""
+"""What if a Python model hangs while it loads: which limits, calls and ends of clients end the load, and do other models go on meanwhile?"""
 
 import concurrent.futures
 import contextlib
 import http.client
+import json
 import threading
+import time
 
 import pytest
 from clients import Refused, fp32, http_call, open_client
@@ -11,10 +13,10 @@ from footprint import children, wait_until
 from meanwhile import TooLate, again_if_too_late
 from python_setup import Gates
 
-# What each start of a model's process gets. The two hang for ever.
+# What each start of a model's process gets where a limit is set. The two hang for ever.
 LIMIT_S = 4
-# Far beyond the time that the server is given to end in.
-ENDS_S = 120
+# Far beyond the time that the server is given to end in, and far below it.
+ENDS_S, ENDED_S = 120, 20
 HANGS = """\
 import time
 
@@ -48,7 +50,7 @@ TEXTS = {
 
 
 @contextlib.contextmanager
-def serving(launcher, name: str, limit_s: int, *flags: str):
+def serving(launcher, name: str, *flags: str):
     if launcher.oracle:
         pytest.skip("2.51 waits for it far longer than its limit")
     repository, gates = launcher.copy_of(name, "identity_fp32"), Gates(launcher.scratch / f"{name}_gates")
@@ -56,16 +58,21 @@ def serving(launcher, name: str, limit_s: int, *flags: str):
         (repository / model / "1").mkdir(parents=True)
         (repository / model / "config.pbtxt").write_text(CONFIG)
         (repository / model / "1" / "model.py").write_text(gates.code + HANGS.replace("METHOD", method).replace("NAME", model))
-    limit = f"--backend-config=python,stub-timeout-seconds={limit_s}"
     control = ["--model-control-mode=explicit", "--load-model=identity_fp32"]
-    with launcher.running(name, limit, *control, *flags, repository=repository) as found:
+    with launcher.running(name, *control, *flags, repository=repository) as found:
         found.gates = gates
         yield found
 
 
 @pytest.fixture(scope="module")
 def server(launcher):
-    with serving(launcher, "python_hanging_loads", LIMIT_S) as found:
+    with serving(launcher, "python_hanging_loads", f"--backend-config=python,stub-timeout-seconds={LIMIT_S}") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def unlimited(launcher):
+    with serving(launcher, "python_unlimited_loads") as found:
         yield found
 
 
@@ -108,8 +115,6 @@ def other_models_change_meanwhile(server, client, name: str) -> str:
         assert answers(client)
         if loading.done():
             raise TooLate
-        # Its own unload comes after its load.
-        client.unload(name)
         return loading.result()
 
 
@@ -122,13 +127,42 @@ def test_other_models_are_unloaded_and_loaded_meanwhile(server, name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_server_ends_while_a_load_hangs(launcher, name):
-    with serving(launcher, f"python_{name}", 86400, "--exit-timeout-secs=2") as found:
+    with serving(launcher, f"python_{name}") as found:
         loading = threading.Thread(target=send_load, args=(found, name))
         loading.start()
         wait_until(lambda: children(found.pid))
+        # The limit is 30 s.
         found.process.terminate()
+        begun = time.monotonic()
         found.process.wait(ENDS_S)
+        assert time.monotonic() - begun < ENDED_S
         loading.join()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_unload_ends_a_load_that_hangs(unlimited, name):
+    unlimited.gates.close(name)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool, open_client("grpc", unlimited) as client:
+        loading = pool.submit(http_call, unlimited.http, "POST", f"/v2/repository/models/{name}/load", {})
+        unlimited.gates.wait_for(name)
+        client.unload(name)
+        assert f"the load of model '{name}' was ended: the model is unloaded" in loading.result().error
+    wait_until(lambda: not children(unlimited.pid))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_load_of_a_sent_configuration_ends_with_its_client(unlimited, name):
+    unlimited.gates.close(name)
+    config = {
+        "backend": "python",
+        "input": [{"name": "IN", "data_type": "TYPE_FP32", "dims": [1]}],
+        "output": [{"name": "OUT", "data_type": "TYPE_FP32", "dims": [1]}],
+    }
+    body = json.dumps({"parameters": {"config": json.dumps(config)}})
+    with contextlib.closing(http.client.HTTPConnection(unlimited.http)) as connection:
+        connection.request("POST", f"/v2/repository/models/{name}/load", body)
+        unlimited.gates.wait_for(name)
+    wait_until(lambda: not children(unlimited.pid))
 
 
 def send_load(server, name: str) -> None:

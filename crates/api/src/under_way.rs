@@ -28,10 +28,11 @@ impl UnderWay {
 
 impl Api {
     /// Begins the stop of the server. The server is not ready any more, and completes only requests that are under way. Requests that wait for a model to be
-    /// loaded are refused.
+    /// loaded are refused, and loads end.
     pub fn begin_stopping(&self) {
         self.inner.stopping.store(true, Ordering::Release);
         self.inner.engine.refuse_waiting(&Status::unavailable(STOPPING));
+        self.inner.engine.end_loads();
     }
 
     /// Whether an inference that begins to arrive may be accepted when it is complete. Err when the server stops: the client need not send the rest.

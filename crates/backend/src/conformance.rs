@@ -19,7 +19,7 @@ use nerite_memory::Slot;
 use nerite_request::{Code, InferResponse, Recycled, Status, Wanted};
 use nerite_tensor::Tensor;
 
-use crate::{Instance, InstanceSpec, LoadContext, ModelFiles, Models, Runtime};
+use crate::{Instance, InstanceSpec, LoadContext, LoadStop, ModelFiles, Models, Runtime};
 pub use alone::{infer, infer_cancellable};
 pub use graphs::{completed, completed_instance, graph_context};
 pub use initializers::check_initializers;
@@ -52,7 +52,8 @@ pub fn check_runtime(runtime: &dyn Runtime, fixture: &Fixture) {
     assert!(fixture.cases.len() > 1, "a suite needs two cases at least");
     let model = runtime.load(&fixture.context).unwrap_or_else(|e| panic!("the model loads: {e}"));
     let make = |index| {
-        let spec = InstanceSpec { name: format!("{}_0_{index}", fixture.context.model), index, device: None };
+        let spec =
+            InstanceSpec { name: format!("{}_0_{index}", fixture.context.model), index, ..InstanceSpec::default() };
         model.instance(&spec).unwrap_or_else(|e| panic!("instance {index} is made: {e}"))
     };
     let (mut first, mut second) = (make(0), make(1));
@@ -218,6 +219,8 @@ pub fn context(model_dir: &std::path::Path, config: nerite_config::ModelConfig) 
         instances: 2,
         models: Models::none(),
         files: ModelFiles::default(),
+        is_sent: false,
+        stop: LoadStop::default(),
     }
 }
 

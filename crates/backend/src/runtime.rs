@@ -13,7 +13,7 @@ use nerite_request::report::MemoryUsage;
 use nerite_request::{InputMemory, Status};
 use smallvec::SmallVec;
 
-use crate::{CustomMetrics, DeviceAccess, ImportedFiles, Job, Meter, ModelFiles, Models, Readiness};
+use crate::{CustomMetrics, DeviceAccess, ImportedFiles, Job, LoadStop, Meter, ModelFiles, Models, Readiness};
 
 /// A way to run models: ONNX Runtime, the embedded engine, identity. A `config.pbtxt` names it as `backend`.
 pub trait Runtime: Send + Sync {
@@ -105,6 +105,18 @@ pub struct LoadContext {
     pub models: Models,
     /// The files that the load has examined.
     pub files: ModelFiles,
+    /// Whether files or the configuration came with the load request.
+    pub is_sent: bool,
+    /// Ends the load.
+    pub stop: LoadStop,
+}
+
+impl LoadContext {
+    /// How long a phase of the load may take: `set` by the operator, else `sent` for what came with a load request. The models of the
+    /// operator's repositories have no limit of their own.
+    pub fn phase_max(&self, set: Option<Duration>, sent: Duration) -> Option<Duration> {
+        set.or_else(|| self.is_sent.then_some(sent))
+    }
 }
 
 /// What bounds how long one run occupies the thread that calls [`Instance::begin`]. The server reads it once, when the model is loaded.
@@ -165,6 +177,8 @@ pub struct InstanceSpec {
     pub index: usize,
     /// The device that it computes on. `None` for the host.
     pub device: Option<u32>,
+    /// Ends the load that makes it.
+    pub stop: LoadStop,
 }
 
 impl InstanceSpec {
@@ -179,7 +193,10 @@ impl InstanceSpec {
             };
             for i in 0..group.count.max(1) {
                 let name = format!("{}_{i}", group.name);
-                let on = |(at, device)| InstanceSpec { name: name.clone(), index: specs.len() + at, device };
+                let on = |(at, device)| {
+                    let (name, index, stop) = (name.clone(), specs.len() + at, LoadStop::default());
+                    InstanceSpec { name, index, device, stop }
+                };
                 let made: Vec<_> = gpus.iter().copied().enumerate().map(on).collect();
                 specs.extend(made);
             }
@@ -280,5 +297,16 @@ mod tests {
             "instance_group { name: 'g' kind: KIND_GPU count: 2 gpus: [0, 3] } instance_group { name: 'c' kind: KIND_CPU count: 1 }",
             &[("g_0", Some(0)), ("g_0", Some(3)), ("g_1", Some(0)), ("g_1", Some(3)), ("c_0", None)],
         );
+    }
+
+    #[test]
+    fn only_what_came_with_a_load_request_has_a_limit_that_the_operator_did_not_set() {
+        let of = |is_sent: bool, set: Option<u64>| {
+            let context = crate::conformance::context(Path::new("m"), ModelConfig::default());
+            let (set, sent) = (set.map(Duration::from_secs), Duration::from_secs(30));
+            LoadContext { is_sent, ..context }.phase_max(set, sent).map(|at_most| at_most.as_secs())
+        };
+        assert_eq!([of(false, None), of(true, None)], [None, Some(30)]);
+        assert_eq!([of(false, Some(5)), of(true, Some(5))], [Some(5), Some(5)]);
     }
 }

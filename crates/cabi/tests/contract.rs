@@ -73,7 +73,7 @@ fn a_model_is_completed_once_and_then_loaded() {
     context.config = Arc::new(backend.complete(&context).unwrap());
     assert_eq!((context.config.input[0].name.as_str(), context.config.input[0].dims.as_slice()), ("IN", &[4][..]));
     let model = backend.load(&context).unwrap();
-    let spec = InstanceSpec { name: "m_0".into(), index: 0, device: None };
+    let spec = InstanceSpec { name: "m_0".into(), ..InstanceSpec::default() };
     drop(model.instance(&spec).unwrap());
 }
 
@@ -104,7 +104,7 @@ fn an_output_has_one_buffer() {
     let folder = tempfile::tempdir().unwrap();
     let config = config("parameters { key: 'mode' value { string_value: 'place_twice' } }");
     let model = backend(folder.path()).load(&context(folder.path(), config)).unwrap();
-    let spec = InstanceSpec { name: "m_0".into(), index: 0, device: None };
+    let spec = InstanceSpec { name: "m_0".into(), ..InstanceSpec::default() };
     let mut instance = AsServed(model.instance(&spec).unwrap());
     let wanted = vec![Wanted { name: "OUT".into(), slot: None }];
     let reply = infer(vec![floats("IN", &[3.0, 4.0])], wanted, |batch| instance.run(batch)).unwrap();

@@ -1,17 +1,17 @@
-//! When is a warmup ended before it has run all its samples?
+//! When is a load ended before it is done?
 //!
-//! A warmup may run for long, and only a few loads run at a time. It ends when its model is unloaded and when the server stops. If a client sent the
-//! configuration, it also ends when this client has gone, and after a time. All other parts of a load end by themselves.
+//! The warmup and the start of a model's process may take long, or hang, and only a few loads run at a time. They end when the model is unloaded and
+//! when the server stops. If a client sent the configuration, they also end when this client has gone, and the warmup after a time.
 
 use std::sync::{MutexGuard, OnceLock, PoisonError};
 
-use nerite_backend::now_ns;
+use nerite_backend::{LoadStop, now_ns};
 use nerite_locks::Mutex;
 use nerite_request::{Cancel, Status};
 
 use crate::limits::SENT_WARMUP_MAX;
 
-/// Why a warmup ends.
+/// Why a load ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// The client that sent the configuration has gone.
@@ -24,26 +24,29 @@ pub(crate) enum Reason {
     Stop,
 }
 
-/// Whether a warmup has to end, and the requests that it runs.
+/// Whether a load has to end, and the requests of its warmup that run.
 #[derive(Default)]
 pub(crate) struct Ending {
     reason: OnceLock<Reason>,
-    /// When it began.
+    /// Ends what the load waits for.
+    stop: LoadStop,
+    /// When the warmup began.
     began_ns: OnceLock<u64>,
     /// The flags of the requests that run.
     run: Mutex<Vec<Cancel>>,
 }
 
 impl Ending {
-    /// Ends the warmup. Requests that run are cancelled.
+    /// Ends the load. Requests that run are cancelled.
     pub fn end(&self, reason: Reason) {
         // Only the first reason counts.
         let _ = self.reason.set(reason);
+        self.stop.stop(&reason.words());
         let run = std::mem::take(&mut *self.run());
         run.iter().for_each(Cancel::cancel);
     }
 
-    /// Notes the flags of the requests that run next. Err: the warmup has to end.
+    /// Notes the flags of the requests that run next. Err: the load has to end.
     pub fn run_begins(&self, model: &str, requests: Vec<Cancel>) -> Result<(), Status> {
         self.began_ns.get_or_init(now_ns);
         let mut run = self.run();
@@ -53,12 +56,17 @@ impl Ending {
         Ok(())
     }
 
-    /// Err: the warmup has to end.
+    /// Ends what the load waits for, when the load has to end.
+    pub fn stop(&self) -> &LoadStop {
+        &self.stop
+    }
+
+    /// Err: the load has to end.
     pub fn check(&self, model: &str) -> Result<(), Status> {
         match self.reason.get() {
             None => Ok(()),
             Some(reason) => {
-                Err(Status::unavailable(format!("the warmup of model '{model}' was ended: {}", reason.words())))
+                Err(Status::unavailable(format!("the load of model '{model}' was ended: {}", reason.words())))
             }
         }
     }
@@ -84,7 +92,7 @@ impl Reason {
         match self {
             Reason::ClientGone => "the client that sent the configuration has gone".to_owned(),
             Reason::TimeOver => format!(
-                "a client sent the configuration, and it took more than {} s; lower 'count', or put the configuration into the repository",
+                "a client sent the configuration, and the warmup took more than {} s; lower 'count', or put the configuration into the repository",
                 SENT_WARMUP_MAX.as_secs()
             ),
             Reason::Unload => "the model is unloaded".to_owned(),
@@ -106,7 +114,7 @@ mod tests {
         ending.end(Reason::Stop);
         assert!(requests.iter().all(Cancel::is_cancelled));
         let refused = ending.run_begins("m", Vec::new()).map_err(|status| status.message);
-        assert_eq!(refused, Err("the warmup of model 'm' was ended: the model is unloaded".to_owned()));
+        assert_eq!(refused, Err("the load of model 'm' was ended: the model is unloaded".to_owned()));
     }
 
     #[test]

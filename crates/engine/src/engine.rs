@@ -300,10 +300,15 @@ impl Engine {
         failed
     }
 
+    /// Ends the loads that are under way, and all later ones, because the server stops.
+    pub fn end_loads(&self) {
+        self.loads.stop();
+    }
+
     /// Retires all models and waits for the last request, at most until `deadline`. Returns whether all ended in time.
     pub fn stop(self: &Arc<Self>, deadline: Instant) -> bool {
         self.poll_stop.stop();
-        self.loads.stop();
+        self.end_loads();
         let mut lifecycle = self.lifecycle();
         // A load that ends after this sees that generations have changed. It must not load ensembles anew that the stop unloads.
         self.ensembles.clear();
@@ -315,9 +320,9 @@ impl Engine {
     }
 
     fn unload_now(self: &Arc<Self>, model: &str, dependents: bool, waiter: Option<&str>) -> Result<(), Status> {
-        // This is checked first, because an unload that is refused must not end the warmup of the load that requested it.
+        // This is checked first, because an unload that is refused must not end the load that requested it.
         self.queue.check(model, waiter)?;
-        let _ends_warmups = self.loads.unload(model);
+        let _ends_loads = self.loads.unload(model);
         let _turn = self.queue.unload(model, waiter)?;
         let mut lifecycle = self.lifecycle();
         let gone = lifecycle.unload_requested(model, dependents);
@@ -441,7 +446,7 @@ impl Engine {
         }
     }
 
-    /// Notes that the load of a version begins. If a client sent the configuration, the warmup ends when the client has gone.
+    /// Notes that the load of a version begins. If a client sent the configuration, the load ends when the client has gone.
     fn load_begins(&self, source: &ModelSource, version: i64, reason: &Reason) -> Progress {
         self.loads.begin(&source.identifier, version, source.overridden.then(|| reason.gone()))
     }
@@ -457,6 +462,8 @@ impl Engine {
             // If a file of the model makes a runtime panic, the load fails and the server continues.
             std::panic::catch_unwind(load)
                 .unwrap_or_else(|_| Err(Status::internal("the runtime panicked while it read the model")))
+                // What was ended with the load reports its own end.
+                .map_err(|error| progress.ending().check(name).err().unwrap_or(error))
         };
         let mut result = load();
         for _ in 0..self.options.load_retries {

@@ -16,6 +16,7 @@ use nerite_memory::Staging;
 use nerite_request::Status;
 
 use crate::policies::InstanceCores;
+use crate::progress::Progress;
 
 /// The factory of the instances of one model version.
 #[derive(Clone)]
@@ -43,19 +44,19 @@ struct Made {
 }
 
 impl Maker {
-    /// Makes the instances of these specs, in their order. `report` is called with the number of instances made so far. The first error ends it.
-    pub fn make(
-        &self,
-        specs: &[InstanceSpec],
-        report: &(dyn Fn(usize) + Sync),
-    ) -> Result<Vec<Box<dyn Instance>>, Status> {
+    /// Makes the instances of these specs, in their order. The first error, or the end of the load, ends it.
+    pub fn make(&self, specs: &[InstanceSpec], progress: &Progress) -> Result<Vec<Box<dyn Instance>>, Status> {
+        progress.instances(0, specs.len());
+        let stop = |spec: &InstanceSpec| InstanceSpec { stop: progress.ending().stop().clone(), ..spec.clone() };
+        let specs: Vec<InstanceSpec> = specs.iter().map(stop).collect();
         let made = Made {
             next: AtomicUsize::new(0),
             is_over: AtomicBool::new(false),
             results: specs.iter().map(|_| Mutex::new(None)).collect(),
         };
         let count = AtomicUsize::new(0);
-        let work = || self.work(specs, &made, &|| report(count.fetch_add(1, Ordering::AcqRel) + 1));
+        let report = || progress.instances(count.fetch_add(1, Ordering::AcqRel) + 1, specs.len());
+        let work = || self.work(&specs, &made, &report);
         std::thread::scope(|scope| {
             for _ in 1..self.threads.min(specs.len()) {
                 // If the system refuses a thread, the other threads make more instances each.
@@ -154,7 +155,7 @@ mod tests {
         let spec = |(index, name): (usize, &str)| {
             let (name, device) =
                 name.split_once('@').map_or((name, None), |(name, device)| (name, device.parse().ok()));
-            InstanceSpec { name: name.to_owned(), index, device }
+            InstanceSpec { name: name.to_owned(), index, device, ..InstanceSpec::default() }
         };
         names.split_whitespace().enumerate().map(spec).collect()
     }

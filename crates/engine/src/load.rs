@@ -60,7 +60,7 @@ impl Loader {
         let start = now_ns();
         check_file_names(&source.config).map_err(|refused| Status::invalid(refused.to_string()))?;
         let runtime = self.runtime_of(&source.config, &source.directory, version)?;
-        let mut context = self.context(source, version, models);
+        let mut context = self.context(source, version, models, progress);
         let settled = self.settle(&*runtime, &mut context);
         let settled =
             settled.and_then(|settled| Ok((self.services.policies.cores(&settled.config)?.map(Arc::new), settled)));
@@ -83,8 +83,7 @@ impl Loader {
             config: Arc::clone(&config),
         };
         let specs = self.specs(&config);
-        progress.instances(0, specs.len());
-        let mut instances = maker.make(&specs, &|made| progress.instances(made, specs.len()))?;
+        let mut instances = maker.make(&specs, progress)?;
         let claims = match &self.services.rates {
             Some(rates) => Claims::of(rates, &config)?,
             None => None,
@@ -185,11 +184,11 @@ impl Loader {
         if config.platform != ENSEMBLE {
             return InstanceSpec::all(config);
         }
-        let spec = |index| InstanceSpec { name: format!("{}_{index}", config.name), index, device: None };
+        let spec = |index| InstanceSpec { name: format!("{}_{index}", config.name), index, ..InstanceSpec::default() };
         (0..self.cores.clamp(1, ENSEMBLE_INSTANCES_MAX)).map(spec).collect()
     }
 
-    fn context(&self, source: &ModelSource, version: i64, models: &Models) -> LoadContext {
+    fn context(&self, source: &ModelSource, version: i64, models: &Models, progress: &Progress) -> LoadContext {
         LoadContext {
             model: source.model.clone(),
             version,
@@ -203,6 +202,8 @@ impl Loader {
             // Only the parts of an ensemble are resolved here. Other models name the models that they call in each request.
             models: models.with_aliases(&source.needs).for_model(&source.identifier),
             files: ModelFiles::default(),
+            is_sent: source.overridden,
+            stop: progress.ending().stop().clone(),
         }
     }
 

@@ -20,7 +20,7 @@ pub(crate) struct Loads(Arc<Mutex<Table>>);
 #[derive(Default)]
 struct Table {
     loads: HashMap<(String, i64), Arc<LoadInProgress>>,
-    /// Models that are being unloaded, and the number of such calls for each. Their warmups end, also those that begin meanwhile.
+    /// Models that are being unloaded, and the number of such calls for each. Their loads end, also those that begin meanwhile.
     unloads: HashMap<String, usize>,
     has_stopped: bool,
 }
@@ -49,7 +49,7 @@ struct LoadInProgress {
 }
 
 impl Loads {
-    /// A load begins. If a client sent the configuration, `client` is set when it has gone, and then the warmup ends.
+    /// A load begins. If a client sent the configuration, `client` is set when it has gone, and then the load ends.
     pub fn begin(&self, model: &str, version: i64, client: Option<&Cancel>) -> Progress {
         let load = Arc::new(LoadInProgress {
             model: model.to_owned(),
@@ -75,7 +75,7 @@ impl Loads {
         Progress { load, loads: Arc::clone(&self.0) }
     }
 
-    /// Ends the warmups of this model, also those that begin before the returned value is dropped.
+    /// Ends the loads of this model, also those that begin before the returned value is dropped.
     pub fn unload(&self, model: &str) -> Unload {
         let mut table = lock(&self.0);
         *table.unloads.entry(model.to_owned()).or_default() += 1;
@@ -87,7 +87,7 @@ impl Loads {
         Unload { model: model.to_owned(), loads: Arc::clone(&self.0) }
     }
 
-    /// Ends all warmups, also those that begin later.
+    /// Ends all loads, also those that begin later.
     pub fn stop(&self) {
         let mut table = lock(&self.0);
         table.has_stopped = true;
@@ -113,7 +113,7 @@ impl Progress {
         *known = Some((made.max(before), all));
     }
 
-    /// Whether the warmup of the load has to end.
+    /// Whether the load has to end.
     pub fn ending(&self) -> &Ending {
         &self.load.ending
     }
@@ -203,12 +203,12 @@ mod tests {
     }
 
     #[test]
-    fn a_warmup_has_to_end_when_its_client_or_its_model_goes_or_the_server_stops() {
+    fn a_load_has_to_end_when_its_client_or_its_model_goes_or_the_server_stops() {
         let (loads, client) = (Loads::default(), Cancel::new());
         #[track_caller]
         fn check(progress: &Progress, expect: Option<&str>) {
             let found = progress.ending().check("m").err().map(|status| status.message);
-            let expect = expect.map(|why| format!("the warmup of model 'm' was ended: {why}"));
+            let expect = expect.map(|why| format!("the load of model 'm' was ended: {why}"));
             assert_eq!(found, expect);
         }
         let own = loads.begin("m", 1, None);

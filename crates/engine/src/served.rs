@@ -228,8 +228,7 @@ impl Served {
             )));
         }
         let maker = Maker { cores: cores.clone(), config: Arc::clone(&config), ..self.maker.clone() };
-        progress.instances(0, come.len());
-        let mut made = maker.make(&come, &|made| progress.instances(made, come.len()))?;
+        let mut made = maker.make(&come, progress)?;
         let sequences = self.sequences.as_deref();
         let warmup = Warmup::new(&config, &self.directory, sequences, progress);
         warmup.run(&come, &mut made)?;

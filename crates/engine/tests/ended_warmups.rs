@@ -88,7 +88,7 @@ fn check_ended(loaded: &Loaded, model: &str, why: &str) {
     assert_eq!(
         refused.message,
         format!(
-            "load failed for model '{model}': version 1 is at UNAVAILABLE state: Unavailable: the warmup of model '{model}' was ended: {why};\n"
+            "load failed for model '{model}': version 1 is at UNAVAILABLE state: Unavailable: the load of model '{model}' was ended: {why};\n"
         )
     );
 }

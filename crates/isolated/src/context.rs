@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nerite_backend::{LoadContext, ModelFiles, Models};
+use nerite_backend::{LoadContext, LoadStop, ModelFiles, Models};
 use nerite_config::{from_json, to_json};
 use nerite_request::Status;
 use serde_json::{Value, json};
@@ -50,6 +50,8 @@ pub(crate) fn from_value(value: &Value) -> Result<LoadContext, Status> {
         instances: count("instances")? as usize,
         models: Models::none(),
         files: ModelFiles::default(),
+        is_sent: false,
+        stop: LoadStop::default(),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How long a child may take to start and to load its model. A load in the server has no limit. This one ends children that would never answer.
+/// How long a child may take to start and to load a model that came with a load request. Models of the repositories have no limit.
 pub const LOAD_MAX: Duration = Duration::from_mins(10);
 /// How long a child may take to drop its model when it is unloaded. A compiled backend may need 10 s of that to release its requests.
 pub const LEAVE_MAX: Duration = Duration::from_secs(15);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
-use nerite_backend::{CostBound, Instance, InstanceSpec, Model, Models};
+use nerite_backend::{CostBound, Instance, InstanceSpec, LoadStop, Model, Models};
 use nerite_process::packets::Said;
 use nerite_process::{
     Blocks, Callees, Channel, Child, Hearing, Live, ProcessInstance, ProcessLauncher, ProcessMemory, ProcessTimeouts,
@@ -17,7 +17,6 @@ use nerite_sandbox::Sandbox;
 use nerite_shm::Pools;
 use serde_json::{Value, json};
 
-use crate::limits::{LEAVE_MAX, LOAD_MAX};
 use crate::output::capture;
 
 /// Makes the command that starts a child for the instance of that name: this program, with arguments that make it call
@@ -33,6 +32,8 @@ pub(crate) struct Launch {
     pub(crate) named: String,
     /// Whether the server reads the child's standard output and error. Otherwise the child writes to the server's own.
     pub(crate) captures: bool,
+    /// The child's time limits.
+    pub(crate) timeouts: ProcessTimeouts,
     /// The child's sandbox, if it has one.
     pub(crate) sandbox: Option<Arc<Sandbox>>,
     /// The models whose registry the child may make metrics in. `None` for engines of the server, which may not make any.
@@ -50,9 +51,15 @@ impl Launch {
         confined
     }
 
-    /// Starts a child with these channels, and waits for the answer to its first command.
-    pub(crate) fn first(&self, instance: &str, command: &str, channels: Vec<OwnedFd>) -> Result<(Child, Said), Status> {
-        let timeouts = ProcessTimeouts { first: LOAD_MAX, last: LEAVE_MAX };
+    /// Starts a child with these channels, and waits for the answer to its first command, unless `stop` ends the load.
+    pub(crate) fn first(
+        &self,
+        instance: &str,
+        command: &str,
+        channels: Vec<OwnedFd>,
+        stop: &LoadStop,
+    ) -> Result<(Child, Said), Status> {
+        let timeouts = self.timeouts;
         let failed = |why: String| Status::internal(format!("unable to load {}: {why}", self.named));
         let mut program = self.command(instance);
         let start = || capture(&mut program, &format!("{}, isolated instance '{instance}'", self.named));
@@ -67,8 +74,12 @@ impl Launch {
         if let Some(models) = &self.measured {
             child.measure(models.metrics().owner());
         }
-        let answer = child.first(command).map_err(|silence| match silence {
-            Silence::TimedOut => failed(format!("its process did not answer in {} s", LOAD_MAX.as_secs())),
+        let phase = format!("instance '{instance}': the process loads {}", self.named);
+        let answer = child.first(command, &phase, stop).map_err(|silence| match silence {
+            Silence::TimedOut => {
+                let seconds = timeouts.first.unwrap_or_default().as_secs();
+                failed(format!("its process did not answer in {seconds} s"))
+            }
             other => failed(format!("{other} while it loaded the model")),
         })?;
         match answer.failure() {
@@ -123,6 +134,7 @@ impl Model for IsolatedModel {
         Ok(Box::new(ProcessInstance::start(
             Box::new(launcher),
             Blocks::new(&self.pools).confined(self.launch.sandbox.is_some()),
+            &spec.stop,
         )?))
     }
 }
@@ -141,9 +153,9 @@ impl ProcessLauncher for IsolatedLauncher {
         &self.instance
     }
 
-    fn launch(&self, _: &Hearing<'_>) -> Result<Live, Status> {
+    fn launch(&self, hearing: &Hearing<'_>) -> Result<Live, Status> {
         let Some(Calls { model, models, waits }) = &self.calls else {
-            let (child, _) = self.launch.first(&self.instance, &self.command, Vec::new())?;
+            let (child, _) = self.launch.first(&self.instance, &self.command, Vec::new(), hearing.stop())?;
             self.memory.add(&child);
             return Ok(Live::new(child, true).ending_runs());
         };
@@ -152,7 +164,7 @@ impl ProcessLauncher for IsolatedLauncher {
                 self.unhealthy(&format!("no channel for its calls: {error}; raise the limit on open files")),
             )
         })?;
-        let (child, _) = self.launch.first(&self.instance, &self.command, vec![theirs])?;
+        let (child, _) = self.launch.first(&self.instance, &self.command, vec![theirs], hearing.stop())?;
         self.memory.add(&child);
         let callees = Callees { models: models.clone(), waiter: Arc::new(waits.instance(model)) };
         Ok(Live::new(child, true).with_gone_notices().calling(calls, &self.launch.supervisor, callees))

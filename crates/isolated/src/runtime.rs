@@ -10,12 +10,13 @@ use nerite_backend::{InstanceSpec, LoadContext, Model, Models, Runtime};
 use nerite_config::proto::ModelInstanceGroup;
 use nerite_config::{ModelConfig, needs_graph};
 use nerite_locks::Mutex;
-use nerite_process::{ProcessHost, Waits};
+use nerite_process::{ProcessHost, ProcessTimeouts, Waits};
 use nerite_request::Status;
 use nerite_sandbox::Sandbox;
 use serde_json::json;
 
 use crate::context;
+use crate::limits::{LEAVE_MAX, LOAD_MAX};
 use crate::model::{Calls, IsolatedModel, Launch, Starter};
 
 /// The model's parameter, and the backend's setting, that requests a process for each instance.
@@ -81,7 +82,8 @@ impl Isolated {
         let named = format!("model '{}'{of}", context.model);
         let measured = self.is_compiled.then(|| context.models.clone());
         let readable = Arc::clone(&self.readable);
-        Ok(Launch { supervisor, start, named, captures: self.is_compiled, sandbox, measured, readable })
+        let timeouts = ProcessTimeouts { first: context.phase_max(None, LOAD_MAX), last: Some(LEAVE_MAX) };
+        Ok(Launch { supervisor, start, named, captures: self.is_compiled, timeouts, sandbox, measured, readable })
     }
 
     /// The instance groups that a compiled backend prefers, as a process reports them. They are kept until the library or the settings change.
@@ -101,7 +103,7 @@ impl Isolated {
     /// Starts a child, which answers this command with a configuration and ends.
     fn config_from_child(&self, context: &LoadContext, command: &str) -> Result<ModelConfig, Status> {
         let command = json!({ "do": command, "context": context::to_value(context)? }).to_string();
-        let (mut child, answer) = self.launch(context)?.first(&context.model, &command, Vec::new())?;
+        let (mut child, answer) = self.launch(context)?.first(&context.model, &command, Vec::new(), &context.stop)?;
         // When it is dropped, it makes the child finalize what it prepared for the answer, or ends it.
         child.has_model();
         nerite_config::from_json(&answer.config()).map_err(|error| Status::internal(error.to_string()))

@@ -203,7 +203,7 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
         let name = read.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
         let index = read.get("index").and_then(Value::as_u64).unwrap_or_default() as usize;
         let model = self.runtime()?.load(&context)?;
-        let instance = model.instance(&InstanceSpec { name, index, device: None })?;
+        let instance = model.instance(&InstanceSpec { name, index, ..InstanceSpec::default() })?;
         context.files.end(&context.model)?;
         let is_decoupled = context.config.decoupled();
         let repeats = context.config.sequence_batching().is_some_and(|batching| batching.iterative_sequence);

@@ -241,6 +241,12 @@ impl Channel {
         }
     }
 
+    /// Ends the channel: each end reads what has arrived, and then the end.
+    pub fn shut_down(&self) {
+        // This fails if the other end was closed before.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+
     /// Sets the longest wait for a packet. `None` has no limit.
     pub fn set_receive_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         use rustix::net::sockopt::{Timeout, set_socket_timeout};

@@ -5,13 +5,13 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use nerite_backend::MetricOwner;
+use nerite_backend::{LoadStop, MetricOwner};
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
 use crate::channel::{Channel, LongText, Packet, Received};
-use crate::limits::CLOSED_MAX;
+use crate::limits::{CLOSED_MAX, PHASE_LOGGED_EVERY};
 use crate::os_process::{OsProcess, Parent};
 use crate::packets::{FINALIZE, Said};
 use crate::process_output::ProcessOutput;
@@ -43,13 +43,13 @@ impl SideEnd {
     }
 }
 
-/// The time limits of a process.
+/// The time limits of a process. `None` has no limit.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessTimeouts {
     /// For the answer to its first command, including its start and the load of its model.
-    pub first: Duration,
+    pub first: Option<Duration>,
     /// For finalizing its model.
-    pub last: Duration,
+    pub last: Option<Duration>,
 }
 
 /// A packet of a process, received by a thread that must not wait.
@@ -68,6 +68,8 @@ pub enum Silence {
     TimedOut,
     /// It has closed the channel.
     Closed,
+    /// The server killed it. The text says why.
+    Killed(String),
     /// It ended, or sent an invalid packet. The text says which.
     Ended(String),
 }
@@ -78,7 +80,7 @@ impl std::fmt::Display for Silence {
             Silence::NotReceived => "its process ended before it was asked",
             Silence::TimedOut => "its process does not answer",
             Silence::Closed => "its process has closed the channel to the server",
-            Silence::Ended(why) => why,
+            Silence::Killed(why) | Silence::Ended(why) => why,
         })
     }
 }
@@ -253,12 +255,48 @@ impl Child {
         }
     }
 
-    /// Sends the first command. The program may not even have started yet.
-    pub fn first(&mut self, command: &str) -> Result<Said, Silence> {
-        self.request_within(command, &[], self.timeouts.first).map_err(|silence| match silence {
-            Silence::Closed | Silence::NotReceived => Silence::Ended(self.end()),
+    /// Sends the first command. The program may not even have started yet. `phase` names the work in the log if it takes long. The process is killed
+    /// if `stop` ends the load.
+    pub fn first(&mut self, command: &str, phase: &str, stop: &LoadStop) -> Result<Said, Silence> {
+        let (os_process, channel) = (Arc::clone(&self.os_process), Arc::clone(&self.channel));
+        let _watch = stop.watch(move |why| {
+            os_process.kill(format!("its process was killed, because {why},"));
+            // Other processes may hold the other end open.
+            channel.shut_down();
+        });
+        let answer = self.send(command, &[]).and_then(|()| self.phase(phase, self.timeouts.first));
+        answer.map_err(|silence| match silence {
+            Silence::Closed | Silence::NotReceived => {
+                let how = self.end();
+                if self.os_process.killed_because().is_some() { Silence::Killed(how) } else { Silence::Ended(how) }
+            }
             other => other,
         })
+    }
+
+    /// Waits for the answer to a command, at most for this time, or as long as the process lives. The log names the phase from time to time.
+    fn phase(&mut self, phase: &str, at_most: Option<Duration>) -> Result<Said, Silence> {
+        let (began, mut logged) = (Instant::now(), Duration::ZERO);
+        loop {
+            let next = (logged + PHASE_LOGGED_EVERY).min(at_most.unwrap_or(Duration::MAX));
+            match self.wait(next.saturating_sub(began.elapsed())) {
+                Ok(()) => return self.answer(),
+                Err(Silence::TimedOut) => {}
+                Err(other) => return Err(other),
+            }
+            // A process that it started may hold the channel open.
+            if self.os_process.is_reaped() {
+                return Err(Silence::Closed);
+            }
+            let elapsed = began.elapsed();
+            if at_most.is_some_and(|at_most| elapsed >= at_most) {
+                return Err(Silence::TimedOut);
+            }
+            if elapsed >= next {
+                logged = elapsed;
+                log::info!("{}", goes_on(phase, elapsed, self.pid()));
+            }
+        }
     }
 
     /// Notes that there is a model to finalize.
@@ -274,8 +312,8 @@ impl Child {
     /// Lets the process finalize the model. Returns the error, if there was one.
     fn finalize(&mut self) -> Option<String> {
         let last = self.timeouts.last;
-        let _ = self.channel.set_receive_timeout(Some(last));
-        match self.request(FINALIZE, &[]) {
+        let phase = format!("instance '{}': finalize", self.instance);
+        match self.send(FINALIZE, &[]).and_then(|()| self.phase(&phase, last)) {
             Ok(_) if self.os_process.ends_within(CLOSED_MAX) => None,
             Ok(_) => Some(format!(
                 "its process did not end within {} s after finalize and was killed; end its threads and processes in finalize",
@@ -284,10 +322,11 @@ impl Child {
             // The process had died before. That was logged then.
             Err(Silence::NotReceived) => None,
             Err(Silence::TimedOut) => {
-                Some(format!("finalize did not return within {} s; its process was killed", last.as_secs()))
+                let seconds = last.unwrap_or_default().as_secs();
+                Some(format!("finalize did not return within {seconds} s; its process was killed"))
             }
             Err(Silence::Closed) => Some(format!("{} in finalize", self.end())),
-            Err(silence @ Silence::Ended(_)) => Some(format!("{silence} in finalize")),
+            Err(silence @ (Silence::Killed(_) | Silence::Ended(_))) => Some(format!("{silence} in finalize")),
         }
     }
 
@@ -314,6 +353,11 @@ impl Drop for Child {
         // If the server ends next, the thread that passes the output on ends with it.
         self.output.iter().for_each(ProcessOutput::wait_until_passed_on);
     }
+}
+
+/// The line for the log about a phase of a process.
+fn goes_on(phase: &str, elapsed: Duration, pid: u32) -> String {
+    format!("{phase} for {} s so far (process {pid})", elapsed.as_secs())
 }
 
 /// The last lines that a process which has ended wrote in its run, as the end of an error. Empty if there are none, or if the server does not read its output.
@@ -402,7 +446,7 @@ mod tests {
     #[track_caller]
     fn check_finalize(script: &str, last: Duration, expect: Option<&str>) {
         let supervisor = Supervisor::start("nerite-test").unwrap();
-        let timeouts = ProcessTimeouts { first: Duration::from_mins(1), last };
+        let timeouts = ProcessTimeouts { first: None, last: Some(last) };
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         let mut child = Child::start(&supervisor, command, timeouts, "{}", Vec::new()).unwrap();
@@ -428,13 +472,42 @@ mod tests {
     #[test]
     fn a_process_that_ends_before_its_greeting_reports_how_it_ended() {
         let supervisor = Supervisor::start("nerite-test").unwrap();
-        let timeouts = ProcessTimeouts { first: Duration::from_mins(1), last: Duration::from_mins(1) };
+        let timeouts = ProcessTimeouts { first: None, last: None };
         for greeting in ["{}".to_owned(), " ".repeat(16 << 20)] {
             let mut command = Command::new("sh");
             command.args(["-c", "kill -9 $$"]);
             let mut child = Child::start(&supervisor, command, timeouts, &greeting, Vec::new()).unwrap();
-            let silence = child.first(r#"{"do":"nothing"}"#).unwrap_err();
+            let silence = child.first(r#"{"do":"nothing"}"#, "", &LoadStop::default()).unwrap_err();
             assert_eq!(silence.to_string(), "its process was ended by signal 9 (SIGKILL)");
         }
+    }
+
+    #[test]
+    fn the_end_of_a_load_kills_a_process_that_hangs_in_it() {
+        let supervisor = Supervisor::start("nerite-test").unwrap();
+        for is_before in [true, false] {
+            let stop = LoadStop::default();
+            let end = |stop: &LoadStop| stop.stop("the model is unloaded");
+            if is_before {
+                end(&stop);
+            }
+            let mut command = Command::new("sh");
+            // A process in a session of its own keeps the channel open.
+            command.args(["-c", "setsid sleep 2 & sleep 1000"]);
+            let timeouts = ProcessTimeouts { first: None, last: None };
+            let mut child = Child::start(&supervisor, command, timeouts, "{}", Vec::new()).unwrap();
+            let silence = std::thread::scope(|scope| {
+                scope.spawn(|| end(&stop));
+                child.first(r#"{"do":"nothing"}"#, "", &stop).unwrap_err()
+            });
+            assert!(matches!(silence, Silence::Killed(_)));
+            assert_eq!(silence.to_string(), "its process was killed, because the model is unloaded,");
+        }
+    }
+
+    #[test]
+    fn the_log_names_the_phase_that_goes_on() {
+        let line = goes_on("instance 'm_0': imports and initialize", Duration::from_millis(20_400), 17);
+        assert_eq!(line, "instance 'm_0': imports and initialize for 20 s so far (process 17)");
     }
 }

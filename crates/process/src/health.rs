@@ -7,7 +7,7 @@
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use nerite_backend::{Readiness, ReadinessDone, now_ns};
+use nerite_backend::{LoadStop, Readiness, ReadinessDone, now_ns};
 use nerite_locks::Mutex;
 use nerite_request::Status;
 
@@ -27,6 +27,8 @@ pub(crate) struct Health {
     pub(crate) sizes: Sizes,
     /// The cores and the memory policy of its processes.
     placement: Placement,
+    /// Ends a start that is under way.
+    stop: LoadStop,
     state: Mutex<State>,
     /// Notified when a start has ended, and when the instance has.
     changed: Condvar,
@@ -87,12 +89,14 @@ impl Health {
     pub(crate) fn new(launcher: Arc<dyn ProcessLauncher>, blocks: Arc<Blocks>) -> Arc<Health> {
         let (placement, sizes) = (Placement::of_thread(), Sizes::default());
         let (state, changed, watcher) = (Mutex::default(), Condvar::new(), Mutex::default());
+        let stop = LoadStop::default();
         Arc::new_cyclic(|me| Health {
             me: Weak::clone(me),
             launcher,
             blocks,
             sizes,
             placement,
+            stop,
             state,
             changed,
             watcher,
@@ -142,9 +146,15 @@ impl Health {
         let next = state.next.take();
         self.changed.notify_all();
         drop(state);
+        self.end_start("its instance has ended");
         let watcher = lock(&self.watcher).take();
         drop(watcher);
         drop(next);
+    }
+
+    /// Ends a start that is under way, and all later ones, for this reason.
+    pub(crate) fn end_start(&self, why: &str) {
+        self.stop.stop(why);
     }
 
     /// The error of the last failure, while the pause before the next start lasts.
@@ -176,7 +186,7 @@ impl Health {
             log::warn!("starting the process of model instance '{}' anew", self.launcher.instance());
             self.launcher.restarts().add_one();
         }
-        let hearing = Hearing { launcher: &self.launcher, blocks: &self.blocks, sizes: &self.sizes };
+        let hearing = Hearing { launcher: &self.launcher, blocks: &self.blocks, sizes: &self.sizes, stop: &self.stop };
         let started = self.launcher.launch(&hearing).and_then(|mut live| {
             hearing.begin(&mut live)?;
             live.calls.iter().for_each(|calls| calls.note_initialized());

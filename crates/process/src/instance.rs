@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use nerite_backend::{Awaited, Batch, Instance, Job, Meter, Readiness, Times};
+use nerite_backend::{Awaited, Batch, Instance, Job, LoadStop, Meter, Readiness, Times};
 use nerite_request::{Client, Code, InputMemory, Prefix, Status};
 
 use crate::answer::{self, Ended};
@@ -63,11 +63,18 @@ struct Unsent {
 }
 
 impl ProcessInstance {
-    /// Starts the process and initializes the model in it.
-    pub fn start(launcher: Box<dyn ProcessLauncher>, blocks: Blocks) -> Result<ProcessInstance, Status> {
+    /// Starts the process and initializes the model in it, unless `stop` ends the load.
+    pub fn start(
+        launcher: Box<dyn ProcessLauncher>,
+        blocks: Blocks,
+        stop: &LoadStop,
+    ) -> Result<ProcessInstance, Status> {
         let (launcher, blocks) = (Arc::from(launcher), Arc::new(blocks));
         let health = Health::new(Arc::clone(&launcher), Arc::clone(&blocks));
+        let starting = Arc::downgrade(&health);
+        let watch = stop.watch(move |why| starting.upgrade().into_iter().for_each(|health| health.end_start(why)));
         let live = Some(health.start()?);
+        drop(watch);
         let sizes = Arc::clone(&health.sizes);
         let overtime = launcher.execute_limit().map(Overtime::start).transpose().map_err(|error| {
             let why = format!("no thread that ends a process that hangs: {error}; raise the limit on threads");

@@ -39,6 +39,8 @@ pub const RESTART_PAUSE_MAX: Duration = Duration::from_secs(30);
 pub const DEATHS_AT_REQUESTS_MAX: u32 = 8;
 /// A process that lived for so long was started well, even if nobody used it.
 pub const GOOD_LIFE: Duration = Duration::from_secs(10);
+/// How often the log names a phase of a process that goes on.
+pub const PHASE_LOGGED_EVERY: Duration = Duration::from_secs(10);
 /// How long a process that has closed its channel may take to end before it is killed.
 pub const CLOSED_MAX: Duration = Duration::from_secs(1);
 /// The most requests of a failed batch that the log names.

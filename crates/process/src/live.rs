@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use nerite_backend::Job;
+use nerite_backend::{Job, LoadStop};
 use nerite_request::{Cancel, Status};
 
 use crate::blocks::Blocks;
@@ -70,9 +70,15 @@ pub struct Hearing<'h> {
     pub(crate) launcher: &'h Arc<dyn ProcessLauncher>,
     pub(crate) blocks: &'h Arc<Blocks>,
     pub(crate) sizes: &'h Sizes,
+    pub(crate) stop: &'h LoadStop,
 }
 
 impl Hearing<'_> {
+    /// Ends the start of the process.
+    pub fn stop(&self) -> &LoadStop {
+        self.stop
+    }
+
     /// Begins to read the calls of a process, if it makes any and they are not read yet.
     pub fn begin(&self, live: &mut Live) -> Result<(), Status> {
         live.hear_calls(self.launcher, self.blocks, self.sizes)

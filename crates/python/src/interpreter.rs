@@ -31,6 +31,7 @@ use nerite_backend::Models;
 use nerite_request::Status;
 use nerite_sandbox::Sandbox;
 
+pub(crate) use bounded::RunBounds;
 pub(crate) use environments::Environments;
 pub use look::{PythonFound, check_interpreter, find_python};
 pub use no_python::NoPython;
@@ -87,12 +88,12 @@ impl Interpreter {
         environment: Option<&str>,
         model_dir: &Path,
         setting: Option<&Path>,
-        start_max: Duration,
+        bounds: RunBounds<'_>,
         sandbox: Option<&Arc<Sandbox>>,
     ) -> Result<Interpreter, NoPython> {
         let search = SearchEnvironment::of_process();
         if let Some(named) = environment.filter(|named| !named.is_empty()) {
-            return environments.interpreter(named, model_dir, &search, start_max, sandbox);
+            return environments.interpreter(named, model_dir, &search, bounds, sandbox);
         }
         let (program, origin) = search.find(setting)?;
         Ok(Interpreter { program, origin, variables: Vec::new(), unpacked: None, sandbox: sandbox.map(Arc::clone) })

@@ -9,7 +9,7 @@ use nerite_request::Status;
 
 use crate::guard_library;
 use crate::interpreter::Interpreter;
-use crate::limits::DEBUGGED_MAX;
+use crate::limits::ANSWER_MAX;
 use crate::printed;
 use crate::stub;
 
@@ -18,8 +18,8 @@ use crate::stub;
 pub(crate) struct Launch {
     /// The interpreter.
     pub(crate) interpreter: Arc<Interpreter>,
-    /// The time limit of its first answer.
-    pub(crate) start_max: Duration,
+    /// The time limit of each phase of its load and its end. `None` has no limit.
+    pub(crate) phase_max: Option<Duration>,
     /// The time limit of `execute`.
     pub(crate) execute_max: Option<Duration>,
 }
@@ -42,19 +42,22 @@ impl Launch {
 
     /// The same launch without time limits, for a process that is debugged.
     pub(crate) fn debugged(self) -> Launch {
-        Launch { start_max: DEBUGGED_MAX, execute_max: None, ..self }
+        Launch { phase_max: None, execute_max: None, ..self }
     }
 
     /// The time limits of its answers.
     pub(crate) fn timeouts(&self) -> ProcessTimeouts {
-        ProcessTimeouts { first: self.start_max, last: self.start_max }
+        ProcessTimeouts { first: self.phase_max, last: self.phase_max }
     }
 
     /// Why a process that was started at `began` did not answer, if the interpreter is the cause.
     pub(crate) fn blame(&self, silence: &Silence, began: Instant) -> Option<Status> {
         // A process that has used all its time must not get more.
-        let left = self.start_max.saturating_sub(began.elapsed());
-        if matches!(silence, Silence::TimedOut) { None } else { self.interpreter.blame(left) }
+        let left = self.phase_max.map_or(ANSWER_MAX, |at_most| at_most.saturating_sub(began.elapsed()));
+        match silence {
+            Silence::TimedOut | Silence::Killed(_) => None,
+            Silence::NotReceived | Silence::Closed | Silence::Ended(_) => self.interpreter.blame(left),
+        }
     }
 
     /// The error if a process did not answer its first command in time. It had to do `task` for the model or instance `name`.
@@ -62,7 +65,7 @@ impl Launch {
         Status::internal(format!(
             "Timed out occurred while waiting for the stub process. Failed to {task} {name} (it had {} seconds, with interpreter {}; \
              --backend-config=python,stub-timeout-seconds gives it more){last_lines}",
-            self.start_max.as_secs(),
+            self.phase_max.unwrap_or_default().as_secs(),
             self.interpreter
         ))
     }

@@ -16,5 +16,7 @@ pub const ARCHIVE_NAME_BYTES_MAX: usize = 4096;
 pub const ARCHIVE_DEPTH_MAX: usize = 128;
 /// The longest limit of the time of `execute`. A longer one would be no limit.
 pub const EXECUTE_MAX: Duration = Duration::from_hours(24);
-/// The time limits of a process that waits for a debugger. A year means no limit.
-pub const DEBUGGED_MAX: Duration = Duration::from_hours(24 * 365);
+/// How long a model that came with a load request may take to initialize, to complete its configuration and to finalize, unless the operator sets it.
+pub const SENT_PHASE_MAX: Duration = Duration::from_secs(30);
+/// How long an interpreter may take to say its versions, and a template to fork.
+pub const ANSWER_MAX: Duration = Duration::from_secs(30);

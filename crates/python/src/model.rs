@@ -101,7 +101,7 @@ impl Model for PythonModel {
             restarts: Arc::clone(&self.restarts),
         };
         let blocks = Blocks::new(&self.pools).confined(self.launch.interpreter.is_confined());
-        Ok(Box::new(ProcessInstance::start(Box::new(launcher), blocks)?))
+        Ok(Box::new(ProcessInstance::start(Box::new(launcher), blocks, &spec.stop)?))
     }
 
     fn memory_usage(&self) -> Vec<MemoryUsage> {
@@ -150,7 +150,7 @@ impl ProcessLauncher for PythonLauncher {
     fn launch(&self, hearing: &Hearing<'_>) -> Result<Live, Status> {
         let began = Instant::now();
         let (child, calls) = match &self.template {
-            Some(template) => template.fork()?,
+            Some(template) => template.fork(hearing.stop())?,
             None => self.launch.start(&self.supervisor).map_err(|error| self.launch.unstarted(error, began))?,
         };
         self.memory.add(&child);
@@ -159,7 +159,8 @@ impl ProcessLauncher for PythonLauncher {
         let mut live = Live::starting(child).calling(calls, &self.supervisor, callees);
         // The model may load other models in `initialize`.
         hearing.begin(&mut live)?;
-        let answer = live.child().first(&self.command);
+        let phase = format!("instance '{}': imports and initialize", self.instance);
+        let answer = live.child().first(&self.command, &phase, hearing.stop());
         let answer = answer.map_err(|silence| self.silent(&silence, began, &live.child().last_lines()))?;
         if let Some(Some(error)) = answer.error() {
             return Err(Status::internal(error));
@@ -192,7 +193,7 @@ impl PythonLauncher {
         let (instance, interpreter) = (&self.instance, &self.launch.interpreter);
         match silence {
             Silence::TimedOut => self.launch.timed_out("initialize model instance", instance, last_lines),
-            Silence::NotReceived | Silence::Closed | Silence::Ended(_) => {
+            Silence::NotReceived | Silence::Closed | Silence::Killed(_) | Silence::Ended(_) => {
                 self.launch.blame(silence, began).unwrap_or_else(|| {
                     let why = format!("{silence} while it initialized the model, with interpreter {interpreter}");
                     Status::internal(self.unhealthy(&why) + last_lines)

@@ -12,8 +12,9 @@ use nerite_request::Status;
 use nerite_sandbox::Sandbox;
 
 use crate::backend_class::{BACKEND_CLASS, environment_in};
-use crate::interpreter::{Environments, Interpreter, NoPython};
+use crate::interpreter::{Environments, Interpreter, NoPython, RunBounds};
 use crate::launch::Launch;
+use crate::limits::SENT_PHASE_MAX;
 use crate::model::{PythonModel, file_name, model_names, template};
 use crate::settings::{self, Settings, check_input_memory};
 
@@ -41,7 +42,7 @@ impl Python {
 
     /// How a process of this model is started. `class_dir` is the directory of the backend's class, if the model has no class of its own.
     fn launch(&self, context: &LoadContext, class_dir: Option<&Path>) -> Result<Launch, Status> {
-        let Settings { interpreter, start_max, mut execute_max, .. } = Settings::read(&context.settings)?;
+        let Settings { interpreter, phase_max, mut execute_max, .. } = Settings::read(&context.settings)?;
         if let Some(value) = context.config.parameter("EXECUTE_TIMEOUT_SECONDS") {
             execute_max = settings::execute_max("EXECUTE_TIMEOUT_SECONDS", value)?;
         }
@@ -53,10 +54,12 @@ impl Python {
         let sandbox =
             Sandbox::open(context.config.backend_name(), &context.settings, &context.model, parameter, &directories)?;
         let (environments, setting) = (&self.environments, interpreter.as_deref());
+        let phase_max = context.phase_max(phase_max, SENT_PHASE_MAX);
+        let bounds = RunBounds { at_most: phase_max, stop: Some(&context.stop) };
         let interpreter =
-            Interpreter::choose(environments, environment, &context.model_dir, setting, start_max, sandbox.as_ref())
+            Interpreter::choose(environments, environment, &context.model_dir, setting, bounds, sandbox.as_ref())
                 .map_err(NoPython::status)?;
-        Ok(Launch { interpreter: Arc::new(interpreter), start_max, execute_max })
+        Ok(Launch { interpreter: Arc::new(interpreter), phase_max, execute_max })
     }
 
     /// As [`Runtime::complete`], by the class in `class_dir` if the model has none of its own.
@@ -71,7 +74,8 @@ impl Python {
         let (mut child, _calls) = started.map_err(|error| launch.unstarted(error, began))?;
         let (config, model) = (to_json(&context.config), model_names(context, &context.model, class_dir));
         let command = Complete { config: &config, model: &model }.to_string();
-        let answer = child.first(&command).map_err(|silence| {
+        let phase = format!("model '{}': imports and auto_complete_config", context.model);
+        let answer = child.first(&command, &phase, &context.stop).map_err(|silence| {
             if matches!(silence, Silence::TimedOut) {
                 return launch.timed_out("complete the configuration of model", &context.model, &child.last_lines());
             }

@@ -13,8 +13,8 @@ use crate::limits::EXECUTE_MAX;
 pub(crate) struct Settings {
     /// `interpreter`: the Python of models without an environment of their own, if the operator sets one.
     pub(crate) interpreter: Option<PathBuf>,
-    /// `stub-timeout-seconds`: how long a model may take to initialize.
-    pub(crate) start_max: Duration,
+    /// `stub-timeout-seconds`: how long each phase of a load may take, if the operator sets it.
+    pub(crate) phase_max: Option<Duration>,
     /// `execute-timeout-seconds`: how long `execute` may take. `None` has no limit.
     pub(crate) execute_max: Option<Duration>,
     /// `debug`: the model whose processes wait for a debugger.
@@ -35,10 +35,11 @@ const POOL_BYTES_MIN: i64 = 1 << 20;
 impl Settings {
     /// Reads the settings. Errors have Triton's texts.
     pub(crate) fn read(settings: &BTreeMap<String, String>) -> Result<Settings, Status> {
-        let seconds = number(settings, "stub-timeout-seconds", 30)?;
+        let seconds = number(settings, "stub-timeout-seconds", 1)?;
         if seconds <= 0 {
             return Err(Status::invalid("stub-timeout-seconds can't be smaller than or equal to zero."));
         }
+        let phase_max = settings.get("stub-timeout-seconds").map(|_| Duration::from_secs(seconds as u64));
         if number(settings, "shm-default-byte-size", POOL_BYTES_MIN)? < POOL_BYTES_MIN {
             return Err(Status::invalid("shm-default-byte-size can't be smaller than 4 MiBs"));
         }
@@ -56,7 +57,7 @@ impl Settings {
             None => None,
         };
         let debug = settings.get("debug").map(|value| Debugged::read(value)).transpose()?;
-        Ok(Settings { interpreter, start_max: Duration::from_secs(seconds as u64), execute_max, debug })
+        Ok(Settings { interpreter, phase_max, execute_max, debug })
     }
 }
 
@@ -162,6 +163,13 @@ mod tests {
         check("shm-region-prefix-name", "a/b", Some("Invalid shared memory region name: contains invalid characters"));
         check("shm-region-prefix-name", "prefix-1", None);
         check("interpreter", "/opt/python/bin/python3", None);
+    }
+
+    #[test]
+    fn loads_have_a_limit_if_the_operator_sets_one() {
+        let of = |settings: BTreeMap<String, String>| Settings::read(&settings).map(|settings| settings.phase_max);
+        assert_eq!(of(BTreeMap::new()), Ok(None));
+        assert_eq!(of([("stub-timeout-seconds".into(), "7".into())].into()), Ok(Some(Duration::from_secs(7))));
     }
 
     #[test]

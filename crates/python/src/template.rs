@@ -15,12 +15,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use nerite_backend::LoadStop;
 use nerite_locks::Mutex;
 use nerite_process::packets::{FORK, Reap, Said};
 use nerite_process::{Channel, Child, Parent, SideEnd, Silence, Supervisor};
 use nerite_request::Status;
 
 use crate::launch::Launch;
+use crate::limits::ANSWER_MAX;
 use crate::printed;
 
 /// The time limit of a template's answer that it has reaped a process. It is short, because the template has no other work and its callers must not
@@ -58,7 +60,7 @@ impl Template {
     }
 
     /// Forks a process with the model. Also returns the server's end of its channel for calls.
-    pub(crate) fn fork(&self) -> Result<(Child, Channel), Status> {
+    pub(crate) fn fork(&self, stop: &LoadStop) -> Result<(Child, Channel), Status> {
         // The lock is held for the whole fork. Instances of one model are made one after another.
         let mut process = lock(&self.process);
         if let Some(running) = &*process {
@@ -67,17 +69,18 @@ impl Template {
                 Err(why) => log::error!("{}", self.unusable(&format!("{why}; another one is started"))),
             }
         }
-        let fresh = process.insert(Arc::new(self.start()?));
+        let fresh = process.insert(Arc::new(self.start(stop)?));
         fresh.fork(&self.supervisor, &self.launch).map_err(|why| Status::internal(self.unusable(&why)))
     }
 
-    fn start(&self) -> Result<Process, Status> {
+    fn start(&self, stop: &LoadStop) -> Result<Process, Status> {
         let began = Instant::now();
         let started = self.launch.start(&self.supervisor);
         let (mut child, calls) = started.map_err(|error| self.launch.unstarted(error, began))?;
         child
             .says_when_it_ends(self.unusable("its process ended; its instances live on, and the next one has another"));
-        let answer = child.first(&self.command).map_err(|silence| {
+        let phase = format!("model '{}': imports and initialize", self.model);
+        let answer = child.first(&self.command, &phase, stop).map_err(|silence| {
             let why = format!("{silence} while it initialized the model, with interpreter {}", self.launch.interpreter);
             let blame = self.launch.blame(&silence, began);
             blame.unwrap_or_else(|| Status::internal(self.unusable(&why) + &child.last_lines()))
@@ -111,8 +114,8 @@ impl Process {
         let mut child = lock(&self.child);
         self.reap_all(&mut child);
         let theirs = [channel_theirs, side_theirs, calls_theirs, printed.output.into(), printed.error.into()];
-        let answer =
-            self.request(&mut child, FORK, &theirs, launch.start_max).map_err(|silence| silence.to_string())?;
+        let at_most = launch.phase_max.unwrap_or(ANSWER_MAX);
+        let answer = self.request(&mut child, FORK, &theirs, at_most).map_err(|silence| silence.to_string())?;
         drop(child);
         let pid = answer.forked().ok_or_else(|| answer.error().flatten().unwrap_or("it forked nothing").to_owned())?;
         let parent = Arc::clone(self) as Arc<dyn Parent>;

@@ -12,7 +12,7 @@ use nerite_backend::InstanceSpec;
 use nerite_config::{ModelConfig, to_json};
 use serde_json::json;
 
-use crate::interpreter::{Environments, Interpreter, NoPython};
+use crate::interpreter::{Environments, Interpreter, NoPython, RunBounds};
 use crate::model::{absolute, file_name, kind};
 use crate::stub;
 
@@ -96,8 +96,15 @@ pub enum TerminalRunError {
 pub fn run_in_terminal(run: &TerminalRun<'_>) -> Result<ExitStatus, TerminalRunError> {
     let environments = Environments::default();
     let environment = run.config.parameter("EXECUTION_ENV_PATH");
-    let interpreter = Interpreter::choose(&environments, environment, run.model_dir, run.interpreter, UNPACK_MAX, None)
-        .map_err(TerminalRunError::NoPython)?;
+    let interpreter = Interpreter::choose(
+        &environments,
+        environment,
+        run.model_dir,
+        run.interpreter,
+        RunBounds::within(UNPACK_MAX),
+        None,
+    )
+    .map_err(TerminalRunError::NoPython)?;
     let modules = write_modules().map_err(TerminalRunError::Files)?;
     let mut command = interpreter.command();
     // The run is described in a file, because one argument of a program has 128 KiB at most.

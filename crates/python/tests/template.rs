@@ -46,7 +46,7 @@ fn with_model(parameters: &[(&str, &str)], test: impl FnOnce(&Python, LoadContex
 }
 
 fn instance(model: &Arc<dyn Model>, index: usize) -> Result<Box<dyn Instance>, Status> {
-    model.instance(&InstanceSpec { name: format!("shared_0_{index}"), index, device: None })
+    model.instance(&InstanceSpec { name: format!("shared_0_{index}"), index, ..InstanceSpec::default() })
 }
 
 /// The answer of an instance about itself.
@@ -148,7 +148,7 @@ fn a_process_that_dies_is_replaced() {
 #[track_caller]
 fn check_refused(parameters: &[(&str, &str)], device: Option<u32>, words: &str) {
     with_model(parameters, |runtime, context| {
-        let spec = InstanceSpec { name: "shared_0_0".into(), index: 0, device };
+        let spec = InstanceSpec { name: "shared_0_0".into(), device, ..InstanceSpec::default() };
         let made = runtime.load(&context).and_then(|model| model.instance(&spec));
         let refused = made.err().unwrap();
         assert!(refused.message.contains(words), "{refused}");

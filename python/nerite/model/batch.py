@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-import time
 import weakref
 from typing import Any, Callable, Optional, Sequence
 
@@ -22,13 +21,10 @@ from .memory import Memory, Unmapped
 from .requests import InferenceRequest, InferenceResponse
 from .tensors import BrokenInput, DeviceTensor, Tensor, decoded
 
-# The longest wait for responses that are sent after execute has returned. The instance is blocked meanwhile.
-LATE_RESPONSE_S = 60.0
 _LOOK_AGAIN_S = 0.05
 
 SECOND_RESPONSE = "a response was returned for a request that its response sender had answered; the first counts"
 NO_RESPONSE = "the model returned None for this request, and its response sender sent no response"
-LATE_RESPONSE = f"the model returned None for this request, and its response sender sent no response within {LATE_RESPONSE_S:.0f} s"
 
 
 def call(function: Callable[..., Any], *given: Any) -> Any:
@@ -227,28 +223,24 @@ def _collect(returned: Any, requests: list[InferenceRequest], model_channel: Mod
         # From now on only the model refers to its requests.
         del request
         requests.clear()
-        deadline = time.monotonic() + LATE_RESPONSE_S
         for answer, kept in late:
-            failure = _await_sender(answer, kept, model_channel, deadline)
+            _await_sender(answer, kept, model_channel)
             with model_channel.sending:
                 # The sending thread may have ended since.
                 if answer.response is None:
-                    answer.fail("INTERNAL", answer.named(failure))
+                    answer.fail("INTERNAL", answer.named(NO_RESPONSE))
 
 
-def _await_sender(answer: Answer, request: weakref.ref[InferenceRequest], model_channel: ModelChannel, deadline: float) -> str:
+def _await_sender(answer: Answer, request: weakref.ref[InferenceRequest], model_channel: ModelChannel) -> None:
     """Waits for a response while it may still be sent: while the model holds the request or its sender, and has a thread.
 
-    Returns the error of the request if there is no response.
+    The instance is blocked meanwhile.
     """
     with model_channel.news:
         while answer.response is None:
             if (request() is None and answer.sender_if_used() is None) or not may_be_sent():
-                return NO_RESPONSE
-            if time.monotonic() > deadline:
-                return LATE_RESPONSE
+                return
             model_channel.news.wait(_LOOK_AGAIN_S)
-    return NO_RESPONSE
 
 
 def may_be_sent() -> bool:

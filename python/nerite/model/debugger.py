@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from typing import Callable
 
-from . import batch
 from .loading import NotLoaded
 
 # Only programs of the same host may attach, because a debugger runs any code.
@@ -15,7 +13,7 @@ HOST = "127.0.0.1"
 
 
 def wait_for_client(model: str, instance: str, port: int, log: Callable[[str, str], None]) -> None:
-    """Waits until a debugger has attached. From then on, no time limit of this process ends a request."""
+    """Waits until a debugger has attached."""
     setting = f"--backend-config=python,debug={model}"
     # nerite's own modules have no files. Without this variable, the debugger would warn about them at each start.
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
@@ -33,7 +31,6 @@ def wait_for_client(model: str, instance: str, port: int, log: Callable[[str, st
             f"{setting}: instance '{instance}' cannot wait for a debugger at {HOST}:{port}: {error}; choose another port, or unload the model first if an "
             f"older version of it has the port"
         ) from None
-    batch.LATE_RESPONSE_S = math.inf
     log("WARNING", f"model instance '{instance}' waits for a debugger (debugpy) at {HOST}:{port}; its time limits are suspended ({setting})")
     debugpy.wait_for_client()
     log("INFO", f"a debugger has attached to model instance '{instance}'")

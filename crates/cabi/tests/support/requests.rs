@@ -8,7 +8,7 @@ use nerite_tensor::Tensor;
 
 /// One instance of a model.
 pub fn instance(model: &dyn Model, index: usize, device: Option<u32>) -> Result<Box<dyn Instance>, Status> {
-    model.instance(&InstanceSpec { name: format!("m_{index}"), index, device })
+    model.instance(&InstanceSpec { name: format!("m_{index}"), index, device, ..InstanceSpec::default() })
 }
 
 /// A request of one row with these inputs and for these outputs.

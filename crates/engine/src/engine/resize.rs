@@ -22,7 +22,9 @@ impl Engine {
         for generation in generations {
             let Some(served) = self.generation(generation) else { continue };
             let progress = self.load_begins(source, generation.version, reason);
-            let resized = self.loader.resize(&served, &source.config, &progress).inspect_err(|error| {
+            let resized = self.loader.resize(&served, &source.config, &progress);
+            let ended = |error| progress.ending().check(&source.identifier).err().unwrap_or(error);
+            let resized = resized.map_err(ended).inspect_err(|error| {
                 let model = &source.model;
                 log::error!("failed to change the instances of '{model}' version {}: {error}", generation.version);
             })?;

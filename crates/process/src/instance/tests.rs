@@ -33,7 +33,7 @@ impl ProcessLauncher for Idle {
         let ours = self.0.lock().unwrap().pop().unwrap();
         let os_process = Arc::new(OsProcess::new(Command::new("sleep").arg("1000").spawn().unwrap()));
         let child =
-            Child::of_test(os_process, ours, ProcessTimeouts { first: Duration::ZERO, last: Duration::from_millis(1) });
+            Child::of_test(os_process, ours, ProcessTimeouts { first: None, last: Some(Duration::from_millis(1)) });
         Ok(Live::new(child, false))
     }
 
@@ -66,7 +66,7 @@ fn instance_of<const N: usize>() -> (ProcessInstance, [Channel; N]) {
     }
     let blocks = Blocks::new(&Pools::new(LeaseLimits::default()));
     let launcher = Idle(std::sync::Mutex::new(ours), Restarts::default());
-    (ProcessInstance::start(Box::new(launcher), blocks).unwrap(), theirs.try_into().unwrap())
+    (ProcessInstance::start(Box::new(launcher), blocks, &LoadStop::default()).unwrap(), theirs.try_into().unwrap())
 }
 
 /// A batch of one request for the output `x`, and its response.

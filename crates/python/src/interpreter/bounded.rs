@@ -3,8 +3,10 @@
 use std::io::{self, PipeReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child as Process, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nerite_backend::LoadStop;
 use nerite_process::spawn;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -14,9 +16,30 @@ use crate::limits::SAID_BYTES_MAX;
 /// The interval of checks whether a program has ended while another process holds its output open.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
+/// When a program is killed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunBounds<'s> {
+    /// Its time. `None` has no limit.
+    pub(crate) at_most: Option<Duration>,
+    /// Ends the load that runs it, if there is one.
+    pub(crate) stop: Option<&'s LoadStop>,
+}
+
+impl RunBounds<'_> {
+    /// At most this time.
+    pub(crate) fn within(at_most: Duration) -> RunBounds<'static> {
+        RunBounds { at_most: Some(at_most), stop: None }
+    }
+
+    /// Why the load that runs it was ended.
+    pub(super) fn stopped(&self) -> Option<Arc<str>> {
+        self.stop.and_then(LoadStop::why)
+    }
+}
+
 /// The result of a program.
 pub(super) struct Ran {
-    /// `None` if it was still running at the end of its time, and was killed.
+    /// `None` if it was still running at the end of its time or of the load, and was killed.
     pub(super) end: Option<ExitStatus>,
     /// The end of its output, on stdout and stderr.
     pub(super) output: String,
@@ -30,16 +53,20 @@ impl Ran {
     }
 }
 
-/// Runs it to its end, for at most this time, without input, in its own process group.
-pub(super) fn run(mut command: Command, at_most: Duration) -> io::Result<Ran> {
-    let deadline = Instant::now() + at_most;
+/// Runs it to its end, within these bounds, without input, in its own process group.
+pub(super) fn run(mut command: Command, bounds: RunBounds<'_>) -> io::Result<Ran> {
+    let began = Instant::now();
     let (mut reader, writer) = io::pipe()?;
     rustix::io::ioctl_fionbio(&reader, true)?;
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).process_group(0);
     let mut process = spawn(&mut command)?;
     // The command holds the writing end of the pipe, which only the program should have.
     drop(command);
-    let ran = listen(&mut process, &mut reader, deadline);
+    let ran = listen(&mut process, &mut reader, || match bounds.at_most {
+        _ if bounds.stopped().is_some() => Duration::ZERO,
+        Some(at_most) => at_most.saturating_sub(began.elapsed()),
+        None => Duration::MAX,
+    });
     if !matches!(&ran, Ok(Ran { end: Some(_), .. })) {
         // The whole process group is killed, because the children of a script would continue otherwise.
         let _ = kill_process_group(Pid::from_child(&process), Signal::KILL);
@@ -52,10 +79,10 @@ pub(super) fn run(mut command: Command, at_most: Duration) -> io::Result<Ran> {
     clippy::disallowed_methods,
     reason = "a process that closed its output ends within a moment; this is a load's thread"
 )]
-fn listen(process: &mut Process, reader: &mut PipeReader, deadline: Instant) -> io::Result<Ran> {
+fn listen(process: &mut Process, reader: &mut PipeReader, left: impl Fn() -> Duration) -> io::Result<Ran> {
     let (mut output, mut is_open) = (Vec::new(), true);
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = left();
         let pause = left.min(LOOK_AGAIN);
         if is_open {
             wait(reader, pause)?;
@@ -109,7 +136,7 @@ mod tests {
     fn shell(script: &str, at_most: Duration) -> Ran {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        run(command, at_most).unwrap()
+        run(command, RunBounds::within(at_most)).unwrap()
     }
 
     const LONG: Duration = Duration::from_mins(1);
@@ -140,6 +167,10 @@ mod tests {
         assert_eq!((ran.end, ran.output.as_str()), (None, "begun\n"));
         let ran = shell("while :; do echo and so on; done", LONG_ENOUGH_TO_BEGIN);
         assert!(ran.end.is_none() && ran.output.len() <= SAID_BYTES_MAX);
+        let (stop, mut command) = (LoadStop::default(), Command::new("sh"));
+        command.args(["-c", "sleep 600"]);
+        stop.stop("the model is unloaded");
+        assert!(run(command, RunBounds { at_most: None, stop: Some(&stop) }).unwrap().end.is_none());
     }
 
     #[test]

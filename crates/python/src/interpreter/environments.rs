@@ -11,6 +11,8 @@
 
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, PoisonError, Weak};
@@ -22,7 +24,7 @@ pub(super) use nerite_sandbox::LockedDirectory as Unpacked;
 use nerite_sandbox::Sandbox;
 
 use super::archive::{Bounds, unpack};
-use super::bounded::run;
+use super::bounded::{RunBounds, run};
 use super::probe::how;
 use super::search::SearchEnvironment;
 use super::{Interpreter, NoPython, Origin, activation};
@@ -71,7 +73,7 @@ impl Environments {
         named: &str,
         model_dir: &Path,
         search: &SearchEnvironment,
-        start_max: Duration,
+        bounds: RunBounds<'_>,
         sandbox: Option<&Arc<Sandbox>>,
     ) -> Result<Interpreter, NoPython> {
         let expanded = named.replace(MODEL_DIRECTORY, &model_dir.display().to_string());
@@ -81,7 +83,7 @@ impl Environments {
             NoPython { found, cure: String::new() }
         };
         let missing = |error| about(format!("Failed to get the canonical path for {expanded}. {error}"));
-        let path = Path::new(&expanded).canonicalize().map_err(missing)?;
+        let path = real(Path::new(&expanded)).map_err(missing)?;
         let found = path.metadata().map_err(missing)?;
         if found.is_dir() {
             return interpreter(&path, origin, None, search, sandbox).map_err(about);
@@ -104,7 +106,7 @@ impl Environments {
         all.push(Arc::downgrade(&unpacked));
         drop(all);
         let made = interpreter(unpacked.path(), origin, Some(&unpacked), search, sandbox).map_err(about)?;
-        run_conda_unpack(&made, unpacked.path(), start_max).map_err(about)?;
+        run_conda_unpack(&made, unpacked.path(), bounds).map_err(about)?;
         *slot = Some(Kept { stamp, unpacked });
         Ok(made)
     }
@@ -130,6 +132,14 @@ fn interpreter(
     Ok(Interpreter { program, origin, variables, unpacked: unpacked.map(Arc::clone), sandbox })
 }
 
+/// The real path of what `path` opens; `path` itself if that has none here, as below `/proc/PID/root`.
+fn real(path: &Path) -> io::Result<PathBuf> {
+    let place = |found: &Metadata| (found.dev(), found.ino());
+    let opened = place(&path.metadata()?);
+    let real = path.canonicalize().ok().filter(|real| real.metadata().is_ok_and(|found| place(&found) == opened));
+    real.map_or_else(|| std::path::absolute(path), Ok)
+}
+
 /// Unpacks an archive. After an error the directory is removed.
 fn unpacked(archive: &Path, below: &Path) -> Result<(Stamp, Arc<Unpacked>), String> {
     Unpacked::sweep(PREFIX, below);
@@ -153,14 +163,14 @@ fn unpacked(archive: &Path, below: &Path) -> Result<(Stamp, Arc<Unpacked>), Stri
 }
 
 /// Runs conda-unpack, a program of the archive that writes the new path into the environment's files.
-fn run_conda_unpack(made: &Interpreter, root: &Path, at_most: Duration) -> Result<(), String> {
+fn run_conda_unpack(made: &Interpreter, root: &Path, bounds: RunBounds<'_>) -> Result<(), String> {
     let script = root.join("bin/conda-unpack");
     if !script.exists() {
         return Ok(());
     }
     let mut command: Command = made.command_writing(Some(root));
     command.arg(&script).current_dir(root);
-    let ran = run(command, at_most).map_err(|error| format!("its bin/conda-unpack cannot be run: {error}"))?;
+    let ran = run(command, bounds).map_err(|error| format!("its bin/conda-unpack cannot be run: {error}"))?;
     let words = match ran.last_lines(LINES_MAX) {
         output if output.is_empty() => "nothing".to_owned(),
         output => format!("\"{output}\""),
@@ -168,10 +178,11 @@ fn run_conda_unpack(made: &Interpreter, root: &Path, at_most: Duration) -> Resul
     match ran.end {
         Some(end) if end.success() => Ok(()),
         Some(end) => Err(format!("its bin/conda-unpack {}, and printed {words}", how(end))),
+        None if let Some(why) = bounds.stopped() => Err(format!("its bin/conda-unpack was killed, because {why}")),
         None => Err(format!(
             "its bin/conda-unpack did not end within {} seconds, and printed {words}; \
              --backend-config=python,stub-timeout-seconds gives it more",
-            at_most.as_secs()
+            bounds.at_most.unwrap_or_default().as_secs()
         )),
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::search::{SearchEnvironment, is_program};
-use super::{Environments, Interpreter, NoPython};
+use super::{Environments, Interpreter, NoPython, RunBounds};
 
 /// A Python that can run models.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,8 @@ pub fn find_python(
     at_most: Duration,
 ) -> Result<PythonFound, NoPython> {
     let environments = Environments::default();
-    let chosen = Interpreter::choose(&environments, environment, Path::new("."), interpreter, at_most, None)?;
+    let chosen =
+        Interpreter::choose(&environments, environment, Path::new("."), interpreter, RunBounds::within(at_most), None)?;
     let answer = chosen.probe(at_most).map_err(|fault| chosen.accuse(&fault))?;
     let (program, origin) = (chosen.program, chosen.origin.to_string());
     Ok(PythonFound { program, origin, python: answer.python, numpy: answer.numpy })

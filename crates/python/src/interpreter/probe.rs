@@ -8,7 +8,7 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use super::Origin;
-use super::bounded::{Ran, run};
+use super::bounded::{Ran, RunBounds, run};
 
 /// The oldest supported Python.
 pub(super) const VERSION_MIN: (u32, u32) = (3, 9);
@@ -106,7 +106,7 @@ impl Fault {
 /// Runs the code with the interpreter of `command`, for at most this time.
 pub(super) fn query(mut command: Command, at_most: Duration) -> Result<Answer, Fault> {
     command.args(["-c", QUESTION]);
-    let ran = run(command, at_most).map_err(Fault::Unstartable)?;
+    let ran = run(command, RunBounds::within(at_most)).map_err(Fault::Unstartable)?;
     answer_of(&ran, at_most)
 }
 
@@ -159,7 +159,9 @@ mod tests {
     fn check(script: &str, at_most: Duration, expect: Result<(&str, &str), &str>) {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        let found = run(command, at_most).map_err(Fault::Unstartable).and_then(|ran| answer_of(&ran, at_most));
+        let found = run(command, RunBounds::within(at_most))
+            .map_err(Fault::Unstartable)
+            .and_then(|ran| answer_of(&ran, at_most));
         let found = found.map_err(|fault| fault.to_string());
         let answer = |(python, numpy): (&str, &str)| Answer { python: python.to_owned(), numpy: numpy.to_owned() };
         assert_eq!(found, expect.map(answer).map_err(str::to_owned), "{script}");

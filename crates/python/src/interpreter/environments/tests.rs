@@ -24,7 +24,9 @@ fn pack(folder: &Path, files: &[(&str, &str)]) -> PathBuf {
 }
 
 fn find(environments: &Environments, named: &str, model_dir: &Path) -> Result<Interpreter, String> {
-    environments.interpreter(named, model_dir, &SearchEnvironment::of_process(), LONG, None).map_err(|none| none.found)
+    environments
+        .interpreter(named, model_dir, &SearchEnvironment::of_process(), RunBounds::within(LONG), None)
+        .map_err(|none| none.found)
 }
 
 fn shown_path(archive: &Path) -> String {
@@ -61,7 +63,7 @@ fn an_archive_is_unpacked_once_for_all_models_and_removed_in_the_end() {
     let [root] = &unpacked_directories()[..] else { panic!("{:?}", unpacked_directories()) };
     assert_eq!(first.program, root.canonicalize().unwrap().join("bin/python3"));
     assert_eq!(root.metadata().unwrap().permissions().mode() & 0o777, 0o700);
-    let ran = run(first.command(), LONG).unwrap();
+    let ran = run(first.command(), RunBounds::within(LONG)).unwrap();
     assert_eq!(ran.output, "here\n");
     drop((first, second));
     assert_eq!(unpacked_directories().len(), 1, "a model that comes again finds it");
@@ -170,7 +172,7 @@ fn a_conda_unpack_that_hangs_is_ended() {
         &shown_path(&archive),
         Path::new("/"),
         &SearchEnvironment::of_process(),
-        at_most,
+        RunBounds::within(at_most),
         None,
     );
     let message = found.unwrap_err().found;
