@@ -212,8 +212,8 @@ pub fn check_name(model: &str) -> Result<(), Status> {
     if model.trim().is_empty() {
         return Err(phrase::empty_name());
     }
-    // Each name is one component of a path, so only these two would leave the repository.
-    if model == ".." || model.contains('/') {
+    // Each name is one component of a path, so only these two would leave the repository. As in Triton, blanks around `..` count for nothing.
+    if model.trim() == ".." || model.contains('/') {
         return Err(phrase::traversal(model));
     }
     Ok(())

@@ -473,7 +473,7 @@ fn models(values: &Values<'_>) -> Result<Models, SettingsError> {
         client_instances_max: values.int("client-instances-max", INSTANCES_PER_CORE * cores())?,
         namespacing,
         config_name: values.text("model-config-name").unwrap_or("").to_owned(),
-        auto_complete: !values.has("disable-auto-complete-config"),
+        auto_complete: !(values.has("disable-auto-complete-config") || values.bool("strict-model-config", false)?),
         poll: Duration::from_secs(values.whole_seconds("repository-poll-secs", 15)?),
         load_threads: values.int("model-load-thread-count", 4usize)?.max(1),
         instance_threads: if std::env::var(PARALLEL_INSTANCES).is_ok_and(|value| value.trim() == "0") {

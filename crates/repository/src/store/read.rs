@@ -121,7 +121,6 @@ fn settle(
     folders: &Folders,
     config: ModelConfig,
 ) -> Result<ModelConfig, String> {
-    check_directory_name(&config, model).map_err(spoken_config)?;
     let entries = folders.first.as_ref().map(|first| entries(&directory.join(first))).transpose();
     let entries = entries.map_err(|cause| format!("failed to read directory {}: {cause}", directory.display()))?;
     let config = deduce_backend(config, model, entries.as_deref())
@@ -132,6 +131,8 @@ fn settle(
     if !options.auto_complete {
         validate_tensors(&config).map_err(spoken_config)?;
     }
+    // As in Triton, faults of the configuration come first.
+    check_directory_name(&config, model).map_err(spoken_config)?;
     Ok(config)
 }
 

@@ -150,7 +150,7 @@ fn models(models: &Models, name: &str) -> Option<InForce> {
         "model-repository" | "model-store" => {
             List(models.repositories.iter().map(|path| path.display().to_string()).collect())
         }
-        "disable-auto-complete-config" => one(!models.auto_complete),
+        "disable-auto-complete-config" | "strict-model-config" => one(!models.auto_complete),
         "model-control-mode" => one(match models.control {
             ControlMode::None => "none",
             ControlMode::Poll => "poll",

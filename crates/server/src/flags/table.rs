@@ -114,7 +114,7 @@ flags! {
         "model-store" TEXT, Yes, "The same as --model-repository.";
         "exit-on-error" BOOL, Yes, "Exit when a model fails to load at start. Default is true.";
         "disable-auto-complete-config" ALONE, Yes, "Serve models exactly as their configuration says, complete nothing.";
-        "strict-model-config" BOOL, Accepted, "DEPRECATED: use --disable-auto-complete-config.";
+        "strict-model-config" BOOL, Yes, "DEPRECATED: true is --disable-auto-complete-config, which wins over false.";
         "strict-readiness" BOOL, Yes, "Ready only when every known model is ready. Default is true.";
         "model-control-mode" TEXT, Yes, "'none', 'poll', 'explicit' or 'demand': who decides which models are up. With 'poll' what came, changed or went in the repositories is loaded or unloaded, soon after the change. With 'demand' a model is loaded by its first request. Default is 'none'.";
         "repository-poll-secs" INT, Yes, "Seconds between two looks at the repositories in control mode 'poll', beside those that follow a change which the kernel tells of. 0: they are not looked at again. Default is 15.";
@@ -262,6 +262,8 @@ flags! {
         "model-load-gpu-limit" TEXT, Accepted, "Share of a GPU's memory for models; a model's own limit is its parameter gpu_mem_limit.";
         "buffer-manager-thread-count" INT, Accepted, "Threads that copy tensors in Triton.";
         "repoagent-directory" TEXT, Accepted, "Directory of Triton's repository agents.";
+        "allow-sagemaker" BOOL, Accepted, "Only false is accepted: there is no endpoint for SageMaker.";
+        "allow-vertex-ai" BOOL, Accepted, "Only false is accepted: there is no endpoint for Vertex AI.";
     }
 }
 

@@ -8,6 +8,9 @@ use crate::flags::{FLAGS, Honour, Takes, Values, bad};
 /// Flags whose value is `<device>:<number>`.
 const BY_DEVICE: [&str; 3] = ["cuda-memory-pool-byte-size", "cuda-virtual-address-size", "model-load-gpu-limit"];
 
+/// Switches of endpoints that this server has not. Deployments switch them off.
+const ABSENT: [(&str, &str); 2] = [("allow-sagemaker", "SageMaker"), ("allow-vertex-ai", "Vertex AI")];
+
 /// Refuses a value of another type than the flag's.
 pub(super) fn check(values: &Values<'_>) -> Result<(), SettingsError> {
     for flag in FLAGS.iter().filter(|flag| flag.honour == Honour::Accepted) {
@@ -16,6 +19,12 @@ pub(super) fn check(values: &Values<'_>) -> Result<(), SettingsError> {
             Takes::Value("<integer>") => values.int_if_given::<i64>(flag.name).map(|_| ())?,
             _ if BY_DEVICE.contains(&flag.name) => check_by_device(values, flag.name)?,
             _ => {}
+        }
+    }
+    for (flag, of) in ABSENT {
+        if values.bool(flag, false)? {
+            let text = format!("nerite has no endpoint for {of}; leave the flag out, or set it to false");
+            return Err(bad(flag, text).into());
         }
     }
     Ok(())
@@ -50,8 +59,8 @@ mod tests {
 
     #[test]
     fn values_of_another_type_are_refused() {
-        check_line("--strict-model-config=off", Ok(()));
-        check_line("--strict-model-config=x", Err("invalid value for bool option: x"));
+        check_line("--enable-peer-access=off", Ok(()));
+        check_line("--enable-peer-access=x", Err("invalid value for bool option: x"));
         check_line("--buffer-manager-thread-count=-1", Ok(()));
         check_line("--buffer-manager-thread-count=x", Err("Invalid option value. Got x"));
         check_line("--cuda-memory-pool-byte-size=0:1", Ok(()));
@@ -65,5 +74,14 @@ mod tests {
         check_line("--model-load-gpu-limit=0:0.8", Ok(()));
         check_line("--model-load-gpu-limit=x:0.8", Err("Invalid option value. Got x"));
         check_line("--repoagent-directory=/x", Ok(()));
+    }
+
+    #[test]
+    fn endpoints_that_are_not_there_may_be_switched_off() {
+        for (flag, of) in ABSENT {
+            check_line(&format!("--{flag}=false"), Ok(()));
+            let text = format!("nerite has no endpoint for {of}; leave the flag out, or set it to false");
+            check_line(&format!("--{flag}=true"), Err(&text));
+        }
     }
 }

@@ -57,6 +57,21 @@ fn a_backends_setting_of_no_meaning_is_the_flags_fault() {
 }
 
 #[test]
+fn a_strict_configuration_is_completed_by_no_backend() {
+    #[track_caller]
+    fn check(flags: &[&str], completed: bool) {
+        let words: Vec<_> = flags.iter().chain(&["--model-repository=m"]).map(|flag| (*flag).to_owned()).collect();
+        let given = crate::flags::parse(&words).expect("the flags are known");
+        let settings = Settings::read(&given).expect("they do not contradict each other");
+        assert_eq!(settings.models.auto_complete, completed, "{flags:?}");
+    }
+    check(&[], true);
+    check(&["--strict-model-config=false"], true);
+    check(&["--strict-model-config=true"], false);
+    check(&["--disable-auto-complete-config", "--strict-model-config=false"], false);
+}
+
+#[test]
 fn a_repository_that_is_given_twice_counts_once() {
     let words = ["--model-repository=b", "--model-repository=a", "--model-store=b", "--model-repository=a"];
     let given = crate::flags::parse(&words.map(str::to_owned)).expect("known flags");
