@@ -1,5 +1,6 @@
 //! How is a configuration written and read as JSON?
 
+mod lax;
 mod read;
 mod write;
 
@@ -14,10 +15,12 @@ pub fn to_json(config: &ModelConfig) -> String {
 }
 
 /// Reads the `config` parameter of a load request. It accepts what protobuf's JSON reader accepts: also lowerCamelCase names, numbers and booleans in
-/// strings, enumerations in any case or by number, one value for a list, and null for an unset field. It does not accept that reader's lax syntax
-/// (`'` for `"`, bare names, final commas).
+/// strings, enumerations in any case or by number, one value for a list, null for an unset field, and that reader's lax syntax.
 pub fn from_json(json: &str) -> Result<ModelConfig, ConfigError> {
-    let value = serde_json::from_str(json).map_err(|cause| ConfigError::Override { reason: cause.to_string() })?;
+    let value = serde_json::from_str(json).or_else(|cause| {
+        // The error is about the text that was sent.
+        serde_json::from_str(&lax::standard(json)).map_err(|_| ConfigError::Override { reason: cause.to_string() })
+    })?;
     read::message(&value, &schema::model_config(), "")
         .map(|config| schema::to_typed(&config))
         .map_err(|reason| ConfigError::Override { reason })

@@ -5,6 +5,7 @@ mod groups;
 pub use groups::normalise_groups;
 
 use crate::ModelConfig;
+use crate::proto::ModelVersionPolicy;
 use crate::proto::model_config::SchedulingChoice;
 use crate::proto::model_optimization_policy::PinnedMemoryBuffer;
 use crate::proto::model_sequence_batching::StrategyChoice;
@@ -19,8 +20,9 @@ pub fn normalise(mut config: ModelConfig, directory: &str) -> ModelConfig {
     if config.name.is_empty() {
         directory.clone_into(&mut config.name);
     }
-    let policy = config.version_policy.get_or_insert_default();
-    policy.policy_choice.get_or_insert(PolicyChoice::Latest(Latest { num_versions: 1 }));
+    config
+        .version_policy
+        .get_or_insert(ModelVersionPolicy { policy_choice: Some(PolicyChoice::Latest(Latest { num_versions: 1 })) });
 
     let batch_size_max = config.max_batch_size;
     let prefer_largest = |sizes: &mut Vec<i32>| {

@@ -14,12 +14,22 @@ use crate::{ModelConfig, schema};
 /// Reads the text form. `path` is only used in errors.
 pub fn parse_text(path: &str, text: &[u8]) -> Result<ModelConfig, ConfigError> {
     read::read(text, schema::model_config()).map(|config| schema::to_typed(&config)).map_err(|(fault, at)| {
+        let fault = if follows_quote(text, at) { fault.cure(UNESCAPED) } else { fault };
         let (line, column) = place(text, at);
         ConfigError::Text {
             path: path.to_owned(),
             fault: TextFault { line, column, problem: fault.problem, cure: fault.cure },
         }
     })
+}
+
+/// The cure where a string seems to have quotation marks inside.
+const UNESCAPED: &str = "write \\\" for a quotation mark in a string";
+
+/// Whether there is a quotation mark directly before the offset. Then the string before it has probably ended too early.
+fn follows_quote(text: &[u8], at: usize) -> bool {
+    let is_word = text.get(at).is_some_and(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'$'));
+    is_word && at.checked_sub(1).and_then(|before| text.get(before)) == Some(&b'"')
 }
 
 /// A fault, without its position.

@@ -17,8 +17,10 @@ pub enum VersionPolicy {
 impl VersionPolicy {
     /// The policy of a configuration. The default is the highest version.
     pub fn of(config: &ModelConfig) -> Self {
-        match config.version_policy.as_ref().and_then(|policy| policy.policy_choice.as_ref()) {
-            None => Self::Latest(1),
+        let Some(policy) = &config.version_policy else { return Self::Latest(1) };
+        match &policy.policy_choice {
+            // As in Triton, an empty policy excludes no version.
+            None => Self::All,
             Some(PolicyChoice::Latest(latest)) => Self::Latest(latest.num_versions),
             Some(PolicyChoice::All(_)) => Self::All,
             Some(PolicyChoice::Specific(specific)) => Self::Specific(specific.versions.clone()),
@@ -65,5 +67,7 @@ mod tests {
     #[test]
     fn no_policy_means_the_latest_one() {
         assert_eq!(VersionPolicy::of(&ModelConfig::default()), VersionPolicy::Latest(1));
+        let empty = crate::parse_text("p", b"version_policy { }").map(|config| crate::normalise(config, "m"));
+        assert_eq!(empty.as_ref().map(VersionPolicy::of), Ok(VersionPolicy::All));
     }
 }

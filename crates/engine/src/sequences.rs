@@ -272,6 +272,12 @@ fn flag(name: &str, control: &Control) -> Option<Flag> {
 /// A correlation id as a tensor of that datatype. For 32 bits, the lower bits of the number are used, as in Triton.
 fn id_bytes(id: &nerite_schedule::SequenceId, datatype: DataType) -> Buffer {
     match id {
+        // The server made it up.
+        nerite_schedule::SequenceId::Number(id) | nerite_schedule::SequenceId::Own(id)
+            if datatype == DataType::Bytes =>
+        {
+            id_bytes(&nerite_schedule::SequenceId::Text(id.to_string().into()), datatype)
+        }
         nerite_schedule::SequenceId::Number(id) | nerite_schedule::SequenceId::Own(id) => {
             let bytes = id.to_le_bytes();
             let len = datatype.size().unwrap_or(bytes.len()).min(bytes.len());

@@ -31,6 +31,18 @@ fn refuse(json: &str, expect: &str) {
 }
 
 #[test]
+fn the_lax_syntax_of_protobufs_reader_is_read() {
+    let expect = "name: 'm' max_batch_size: 8 input { name: 'say \\\"a\\\"' dims: [1, 2] }";
+    reads("{'name': 'm', 'max_batch_size': 8, 'input': [{'name': 'say \"a\"', 'dims': [1, 2]}]}", expect);
+    reads("{name: \"m\", max_batch_size : 8, input: [{name: 'say \\\"a\\\"', dims: [1, 2,], },],}", expect);
+    reads("{name: 'it\\'s', maxBatchSize: 1e0}", "name: 'it\\'s' max_batch_size: 1");
+    reads("{'name': ', }', 'response_cache': {enable: true}}", "name: ', }' response_cache { enable: true }");
+    for broken in ["{name: m}", "{,}", "{'name': 'm'", "{'input': [,]}", "{'input': [{},,]}", "'", "{name 'm'}"] {
+        assert!(from_json(broken).is_err(), "{broken}");
+    }
+}
+
+#[test]
 fn every_scalar_and_list_is_shown_and_unset_messages_are_not() {
     check(
         r#"backend: "python" input { name: "x" data_type: TYPE_STRING dims: -1 }

@@ -216,7 +216,7 @@ impl<'a> Lexer<'a> {
             Some(kind @ (b'x' | b'X' | b'u' | b'U')) => {
                 self.at += 1;
                 let value = match kind {
-                    b'u' => self.exactly(4),
+                    b'u' => self.exactly(4).map(|value| self.with_low_surrogate(value)),
                     b'U' => self.exactly(8),
                     _ => self.digits(2, 16),
                 };
@@ -238,6 +238,18 @@ impl<'a> Lexer<'a> {
         bytes.push(plain);
         self.at += 1;
         Ok(())
+    }
+
+    /// The character of a pair of escapes if `value` is the high surrogate of one, otherwise `value`.
+    fn with_low_surrogate(&mut self, value: u32) -> u32 {
+        if !matches!(value, 0xD800..=0xDBFF) || self.peek() != Some(b'\\') || self.byte(1) != Some(b'u') {
+            return value;
+        }
+        self.at += 2;
+        match self.exactly(4) {
+            Some(low @ 0xDC00..=0xDFFF) => 0x1_0000 + ((value - 0xD800) << 10) + (low - 0xDC00),
+            _ => value,
+        }
     }
 
     /// Reads one to `most` digits.

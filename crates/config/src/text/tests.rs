@@ -24,6 +24,22 @@ fn refuse(text: impl AsRef<[u8]>, expect: &str) {
 }
 
 #[test]
+fn a_string_with_quotation_marks_inside_is_told_how_to_escape_them() {
+    let cured = |text: &str| parse_text("p", text.as_bytes()).unwrap_err().to_string().contains(UNESCAPED);
+    assert!(cured(r#"parameters { key: "k" value { string_value: "{"a": 1}" } }"#));
+    assert!(cured(r#"name: "say "hi" now""#));
+    assert!(!cured(r#"name: "x" nam: "y""#));
+}
+
+#[test]
+fn a_pair_of_escapes_is_one_character() {
+    check(r#"name: "\ud83d\ude00!""#, r#"{"name": "😀!"}"#);
+    for broken in [r"\ud83d", r"\ude00\ud83d", r"\ud83dx", r"\ud83d\u0041"] {
+        assert!(parse_text("p", format!("name: '{broken}'").as_bytes()).is_err(), "{broken}");
+    }
+}
+
+#[test]
 fn an_ordinary_file_is_read() {
     check(
         r#"

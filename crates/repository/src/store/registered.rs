@@ -4,6 +4,8 @@
 //! repository may have another name than its directory.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
@@ -20,9 +22,15 @@ pub(super) struct Registered {
 }
 
 impl Registered {
-    /// These repositories. Each model has the name of its directory.
+    /// These repositories. One that is named twice, by whatever paths, counts once. Each model has the name of its directory.
     pub fn of(repositories: &[PathBuf]) -> Registered {
-        Registered { repositories: repositories.to_vec(), named: BTreeMap::new() }
+        let mut known: Vec<PathBuf> = Vec::new();
+        for repository in repositories {
+            if !known.iter().any(|known| is_same(known, repository)) {
+                known.push(repository.clone());
+            }
+        }
+        Registered { repositories: known, named: BTreeMap::new() }
     }
 
     /// The repositories.
@@ -57,6 +65,12 @@ impl Registered {
     }
 }
 
+/// Whether both paths lead to the same directory.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    one == other || place(one).is_some_and(|found| Some(found) == place(other))
+}
+
 impl Store {
     /// Adds a repository. `names` has pairs of a directory in it and the name of the model there. Other models have the names of their directories.
     /// Triton's `TRITONSERVER_ServerRegisterModelRepository`, with its errors.
@@ -71,7 +85,7 @@ impl Store {
             )));
         }
         let mut registered = self.registered_mut();
-        if registered.repositories.iter().any(|known| known == repository) {
+        if registered.repositories.iter().any(|known| is_same(known, repository)) {
             let text = format!("model repository '{shown}' has already been registered");
             return Err(Status::new(Code::AlreadyExists, text));
         }
@@ -120,8 +134,6 @@ impl Store {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::fs;
-
     use nerite_request::setting::LoadOptions;
 
     use super::super::StoreOptions;
@@ -172,6 +184,16 @@ mod tests {
         assert!(refused.code == Code::InvalidArg && refused.message.ends_with("repository not found"), "{refused}");
         store.unregister(&folder.path().join("a")).unwrap();
         assert_eq!(names(&store), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_repository_is_one_by_whatever_paths_it_is_named() {
+        let (folder, store) = store(&["a/one"], false);
+        let a = folder.path().join("a");
+        std::os::unix::fs::symlink(&a, folder.path().join("link")).unwrap();
+        let given = [a.clone(), a.join("."), folder.path().join("link"), folder.path().join("b")];
+        assert_eq!(Registered::of(&given).repositories(), [a, folder.path().join("b")]);
+        check_refused(&store, &given[2], &[], (Code::AlreadyExists, "has already been registered"));
     }
 
     #[test]

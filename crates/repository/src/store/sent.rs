@@ -55,7 +55,8 @@ fn inside(path: &str) -> Result<PathBuf, PathBuf> {
     let mut escapes = false;
     for component in Path::new(path).components() {
         match component {
-            Component::CurDir => {}
+            // As in Triton, the path is below the model's directory, whatever slashes it begins with.
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
             Component::Normal(name) => normal.push(name),
             // `file_name` is none for a path that ends in `..`.
             Component::ParentDir if normal.file_name().is_some() => {
@@ -64,10 +65,6 @@ fn inside(path: &str) -> Result<PathBuf, PathBuf> {
             Component::ParentDir => {
                 escapes = true;
                 normal.push("..");
-            }
-            Component::RootDir | Component::Prefix(_) => {
-                escapes = true;
-                normal.push(component);
             }
         }
     }
@@ -91,9 +88,9 @@ mod tests {
 
     #[test]
     fn files_land_where_they_say_and_go_with_the_last_clone() {
-        let made = write(&files(&["config.pbtxt", "1/model.onnx", "./1/sub/../weights"])).unwrap();
+        let made = write(&files(&["config.pbtxt", "/1/model.onnx", "./1/sub/../weights"])).unwrap();
         let path = made.path().to_owned();
-        assert_eq!(fs::read(path.join("1/model.onnx")).unwrap(), b"1/model.onnx");
+        assert_eq!(fs::read(path.join("1/model.onnx")).unwrap(), b"/1/model.onnx");
         assert!(path.join("1/weights").is_file());
         let kept = made.clone();
         drop(made);
@@ -107,7 +104,8 @@ mod tests {
         for (path, normal) in [
             ("../escape", "../escape"),
             ("1/../../escape", "../escape"),
-            ("/etc/escape", "/etc/escape"),
+            ("/../escape", "../escape"),
+            ("/", ""),
             ("../../a/../b", "../../b"),
             ("", ""),
             (".", ""),
