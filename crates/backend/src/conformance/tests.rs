@@ -57,3 +57,31 @@ fn identity_keeps_the_contract() {
     };
     check_runtime(&Identity, &fixture);
 }
+
+#[test]
+fn an_output_of_identity_without_its_optional_input_is_zeros() {
+    let text = "backend: 'identity' max_batch_size: 4
+        input [ { name: 'INPUT0' data_type: TYPE_INT32 dims: 1 },
+                { name: 'INPUT1' data_type: TYPE_FP32 dims: [ 2, -1 ] optional: true },
+                { name: 'INPUT2' data_type: TYPE_STRING dims: 1 optional: true } ]
+        output [ { name: 'OUTPUT0' data_type: TYPE_INT32 dims: 1 }, { name: 'OUTPUT1' data_type: TYPE_FP32 dims: [ 2, -1 ] },
+                 { name: 'OUTPUT2' data_type: TYPE_STRING dims: 1 } ]";
+    let config = nerite_config::parse_text("config.pbtxt", text.as_bytes()).unwrap();
+    let model = Identity.load(&context(std::path::Path::new("."), config)).unwrap();
+    let mut instance = model.instance(&InstanceSpec::default()).unwrap();
+    let wanted = ["OUTPUT0", "OUTPUT1", "OUTPUT2"].map(|name| Wanted { name: name.into(), slot: None });
+    let given = vec![tensor("INPUT0", DataType::Int32, &[1, 1], Buffer::from_numbers(vec![7]))];
+    let answer = infer(given, wanted.into(), |batch| instance.run(batch)).unwrap();
+    let found =
+        answer.outputs.iter().map(|output| (output.shape.to_vec(), output.data.private_bytes().unwrap().to_vec()));
+    let expected = [(vec![1, 1], vec![7, 0, 0, 0]), (vec![1, 2, 1], vec![0; 8]), (vec![1, 1], vec![0; 4])];
+    assert_eq!(found.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn a_load_of_identity_that_takes_long_can_be_ended() {
+    let text = "backend: 'identity' parameters { key: 'creation_delay_sec' value { string_value: '1000000' } }";
+    let context = context(std::path::Path::new("."), nerite_config::parse_text("c", text.as_bytes()).unwrap());
+    context.stop.stop("the model is unloaded");
+    assert_eq!(Identity.load(&context).err().unwrap().message, "the model is unloaded");
+}

@@ -81,6 +81,7 @@ pub(super) const FIELDS: &[(&str, Field)] = &[
 /// All parameters of a model that the server reads.
 pub(super) const PARAMETERS: &[(&str, Parameter)] = &[
     ("EXECUTION_ENV_PATH", Parameter::Environment),
+    ("creation_delay_sec", Parameter::Authors("a load holds one of few places meanwhile")),
     ("nerite.cost_bound", Parameter::Authors("such runs may delay all clients")),
     ("session.intra_op.allow_spinning", Parameter::Authors("threads that wait would use the cores of all clients")),
     ("intra_op_thread_count", Parameter::Threads),
