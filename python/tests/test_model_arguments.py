@@ -46,6 +46,7 @@ REFUSED = [
     ("a model that is a number", partial(request, model_name=5)),
     ("an id that is a number", partial(request, request_id=5)),
     ("an id that is None", partial(request, request_id=None)),
+    ("a correlation id that is None", partial(request, correlation_id=None)),
     ("a version that is a string", partial(request, model_version="1")),
     ("a version that is a float", partial(request, model_version=1.0)),
     ("a version of more than 64 bits", partial(request, model_version=1 << 63)),
@@ -127,7 +128,6 @@ def test_arguments_that_can_be_converted_are_accepted(call):
     "call, kind, words",
     [
         (partial(request, correlation_id=1.5), pb_utils.TritonModelException, "Correlation ID must be integer or string"),
-        (partial(request, correlation_id=None), pb_utils.TritonModelException, "Correlation ID must be integer or string"),
         (partial(request, correlation_id=-1), RuntimeError, "Unable to cast Python instance of type <class 'int'>"),
         (partial(request, parameters=[1]), pb_utils.TritonModelException, "Expect N8pybind114dictE, got <class 'list'>"),
         (partial(request, inputs=[None]), pb_utils.TritonModelException, "should not be empty"),

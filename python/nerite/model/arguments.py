@@ -61,6 +61,13 @@ def truth(value: Any) -> bool:
     return bool(value)
 
 
+def some(value: Any) -> Any:
+    """Any object, except None."""
+    if value is None:
+        raise Unfit
+    return value
+
+
 def instance(value: Any, kind: type) -> Any:
     """An object of this class."""
     if not isinstance(value, kind):

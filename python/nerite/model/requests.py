@@ -127,6 +127,7 @@ class InferenceRequest:
     ) -> None:
         try:
             request_id, model_name = arguments.text(request_id), arguments.text(model_name)
+            arguments.some(correlation_id)
             inputs = list(arguments.instances(inputs, Tensor))
             requested_output_names = arguments.texts(requested_output_names)
             model_version = arguments.signed_64(model_version)
