@@ -192,6 +192,8 @@ def test_a_repository_that_is_not_there_leaves_a_server_that_is_not_ready(launch
         http_call(server.http, "POST", "/v2/repository/index").refused("UNAVAILABLE", "Server not ready")
         http_call(server.http, "GET", "/v2/models/any/ready").refused("UNAVAILABLE", "Server not ready")
         assert {"name", "version"} <= http_call(server.http, "GET", "/v2").ok().json.keys()
+        with tritongrpc.InferenceServerClient(server.grpc) as client:
+            assert client.get_server_metadata().name
         for protocol in ("http", "grpc"):
             with open_client(protocol, server) as client:
                 with refuses("UNAVAILABLE", "Server not ready"):
@@ -274,6 +276,16 @@ def test_the_lines_that_scripts_look_for(launcher):
         if not launcher.oracle:
             page = f"Started the page for browsers of this host at http://{server.metrics}/"
             assert page in log and log.index(page) < log.index(last)
+
+
+def test_a_load_is_one_line_whatever_versions_it_has(launcher):
+    repository = launcher.copy_of("versions", "identity_fp32")
+    (repository / "identity_fp32" / "2").mkdir()
+    config = repository / "identity_fp32" / "config.pbtxt"
+    config.write_text(config.read_text() + "\nversion_policy { all { } }\n")
+    with launcher.running("versions", repository=repository) as server:
+        assert http_call(server.http, "GET", "/v2/models/identity_fp32/versions/2/ready").status == 200
+        assert server.log_text().count("successfully loaded 'identity_fp32'") == 1
 
 
 def test_with_port_0_the_log_says_which_ports_the_system_chose(launcher, tmp_path):

@@ -170,12 +170,18 @@ def test_a_model_without_a_version(explicit, explicit_client):
         explicit_client.load("no_version")
 
 
-@differs("2.51 keeps an override until something in the directory changes")
-def test_a_config_override_lasts_until_the_next_load(explicit_client):
+def test_a_config_override_lasts_until_the_directory_changes_or_the_model_goes(explicit, explicit_client):
     config = explicit_client_config(explicit_client, "identity_int32")
     config["max_batch_size"] = 3
     explicit_client.load("identity_int32", {"config": json.dumps(config)})
     assert explicit_client.config("identity_int32")["max_batch_size"] == 3
+    explicit_client.load("identity_int32")
+    assert explicit_client.config("identity_int32")["max_batch_size"] == 3
+    (explicit.repository / "identity_int32" / "new_file").touch()
+    explicit_client.load("identity_int32")
+    assert explicit_client.config("identity_int32")["max_batch_size"] == 0
+    explicit_client.load("identity_int32", {"config": json.dumps(config)})
+    explicit_client.unload("identity_int32")
     explicit_client.load("identity_int32")
     assert explicit_client.config("identity_int32")["max_batch_size"] == 0
 

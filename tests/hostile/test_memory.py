@@ -267,7 +267,7 @@ def json_strings(count: int) -> bytes:
     [
         pytest.param(f"models/{MODEL}/infer", lambda: b'{"inputs":[{"name":"' + b"a" * (400 << 20) + b'"}]}', 503, REFUSED, id="a name"),
         pytest.param(f"models/{MODEL}/infer", lambda: b'{"id":"' + b"\xff" * (200 << 20) + b'","inputs":[]}', 503, f"{REFUSED}what a request says: ", id="bytes that are no text"),
-        pytest.param(f"models/{STRINGS}/infer", lambda: json_strings(20_000_000), 400, "a request has at most 4194304 strings, got 20000000; ", id="strings"),
+        pytest.param(f"models/{STRINGS}/infer", lambda: json_strings(20_000_000), 400, "a request has at most 16777216 strings, got 20000000; ", id="strings"),
         pytest.param(f"models/{STRINGS}/generate", lambda: b'{"INPUT0":"' + b"\\u00e4" * (50 << 20) + b'"}', 503, REFUSED, id="a prompt"),
     ],
 )  # fmt: skip

@@ -228,7 +228,7 @@ def test_a_long_text_is_read_and_an_answer_written_elsewhere(served, nobody_wait
     assert answer.json["OUTPUT0"] == values
 
 
-CONTROL_BYTES_MAX = 256 << 10
+CONTROL_BYTES_MAX = 1 << 20
 
 
 @pytest.mark.parametrize(

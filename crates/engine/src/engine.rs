@@ -7,6 +7,7 @@ mod eviction;
 mod imports;
 mod infer;
 mod namespaces;
+mod overrides;
 mod parts;
 mod poll;
 mod repositories;
@@ -27,15 +28,16 @@ use nerite_locks::Mutex;
 use nerite_repository::{
     ControlMode, Facts, Generation, Lifecycle, LoadOutcome, LoadStep, ModelSource, State, Store, startup,
 };
+use nerite_request::Status;
 use nerite_request::report::{CustomFamily, IndexEntry};
 use nerite_request::setting::LoadOptions;
-use nerite_request::{Peer, Status};
 
 use self::demand::Demand;
 pub use self::demand::{DemandCounts, Waiting};
 use self::dependents::Ensembles;
 use self::infer::admit;
 use self::namespaces::Namespaces;
+use self::overrides::Overrides;
 use self::parts::Reason;
 pub use self::poll::FileChanges;
 use self::poll::PollStop;
@@ -66,6 +68,7 @@ pub struct Engine {
     admission: LoadAdmission,
     queue: LoadQueue,
     ensembles: Ensembles,
+    overrides: Overrides,
     retiring: Retiring,
     loads: Loads,
     /// `Some` with `--model-namespacing`.
@@ -119,6 +122,7 @@ impl Engine {
                 admission,
                 queue,
                 ensembles: Ensembles::default(),
+                overrides: Overrides::default(),
                 retiring: Retiring::default(),
                 loads: Loads::default(),
                 demand,
@@ -326,25 +330,15 @@ impl Engine {
         let _turn = self.queue.unload(model, waiter)?;
         let mut lifecycle = self.lifecycle();
         let gone = lifecycle.unload_requested(model, dependents);
-        gone.models.iter().map(|gone| &**gone).chain([model]).for_each(|gone| self.ensembles.forget(gone));
+        for gone in gone.models.iter().map(|gone| &**gone).chain([model]) {
+            self.ensembles.forget(gone);
+            self.overrides.forget(gone);
+        }
         self.withdraw(&lifecycle, &gone.retire);
         let answer = lifecycle.check_unloaded(model);
         drop(lifecycle);
         self.retire(gone.retire);
         answer
-    }
-
-    fn load_now(
-        self: &Arc<Self>,
-        model: &str,
-        options: &LoadOptions,
-        peer: &Peer,
-        reason: &Reason,
-    ) -> Result<(), Status> {
-        match &self.demand {
-            Some(demand) => self.load_explicitly(demand, model, options, peer, reason),
-            None => self.load_for(model, options, reason),
-        }
     }
 
     /// Loads a model. The models that it is made of are loaded first. If the model has changed, the ensembles that are made of it are loaded anew.
@@ -435,6 +429,9 @@ impl Engine {
                     || Err(Status::internal(format!("the load of '{model}' ended without an outcome"))),
                     |outcome| outcome.answer,
                 );
+                if answer.is_ok() {
+                    log::info!("successfully loaded '{model}'");
+                }
                 if let (Ok(()), Some(demand)) = (&answer, &self.demand) {
                     demand.loaded(model, source.bytes(), !self.has_started.load(Ordering::Acquire));
                     let sent = source.overridden.then(|| self.parts_of(model));
@@ -472,11 +469,8 @@ impl Engine {
             }
             result = load();
         }
-        match &result {
-            Ok(_) => log::info!("successfully loaded '{name}'"),
-            Err(error) => {
-                log::error!("failed to load '{name}' version {version}: {}: {}", error.code.name(), error.message);
-            }
+        if let Err(error) = &result {
+            log::error!("failed to load '{name}' version {version}: {}: {}", error.code.name(), error.message);
         }
         result.map(Arc::new)
     }

@@ -50,7 +50,7 @@ pub const COPIED_INLINE_BYTES_MAX: usize = 4 << 20;
 /// A load request with more bytes than this is written to disk, in parts of about this size.
 pub const LOAD_PART_BYTES: usize = 4 << 20;
 /// The largest message of a call that is neither an inference nor a load. It is decoded on a front thread.
-pub const CONTROL_MESSAGE_BYTES_MAX: usize = nerite_request::limits::INLINE_WORK_BYTES_MAX;
+pub const CONTROL_MESSAGE_BYTES_MAX: usize = nerite_request::limits::CONTROL_BYTES_MAX;
 
 const _: () = assert!(INFLATED_SMALL_BYTES_MIN <= INFLATED_SMALL_BYTES_MAX);
 const _: () = assert!(INFLATED_SMALL_BYTES_MAX < INFLATED_PIECE_BYTES);

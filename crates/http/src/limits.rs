@@ -29,8 +29,8 @@ pub const UNUSED_BODY_BYTES_MAX: u64 = 64 << 10;
 pub const UNREAD_BODY_BYTES_MAX: u64 = 256 << 20;
 /// The answer reuses the memory of the request's headers if they have at most this many fields.
 pub const KEPT_HEADERS_MAX: usize = 32;
-/// The largest body of a call that is neither an inference nor a load: settings, registrations, the index. It is read on the front thread.
-pub const CONTROL_BODY_BYTES_MAX: u64 = INLINE_WORK_BYTES_MAX as u64;
+/// The largest body of a call that is neither an inference nor a load.
+pub const CONTROL_BODY_BYTES_MAX: u64 = nerite_request::limits::CONTROL_BYTES_MAX as u64;
 
 /// Smaller bodies and answers are not charged: the fixed charge of a connection covers one of each.
 pub const CHARGED_BYTES_MIN: usize = 16 << 10;

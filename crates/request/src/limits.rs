@@ -20,10 +20,12 @@ pub const TENSORS_MAX: usize = 4096;
 pub const PARAMETERS_MAX: usize = 4096;
 /// Parameters of one input or output; four have a meaning.
 pub const TENSOR_PARAMETERS_MAX: usize = 256;
+/// Bytes of the message of a call that is neither an inference nor a load: settings, registrations, the index. It is read on a front thread.
+pub const CONTROL_BYTES_MAX: usize = 1 << 20;
 /// Dimensions of one shape; runtimes take far fewer.
 pub const DIMS_MAX: usize = 4096;
 /// Strings in all BYTES inputs of one request, unless the model has more.
-pub const STRINGS_MAX: usize = 4 << 20;
+pub const STRINGS_MAX: usize = 16 << 20;
 /// Bytes that a string takes in a runtime beside its own bytes. This includes the bytes of a short string.
 pub const STRING_BYTES: usize = 64;
 /// Bytes of strings that are not charged to the client, like other small parts of a request.

@@ -75,7 +75,7 @@ impl Engine {
         let reason = Reason::of_client(&peer, gone).waited_for_by(requester.waiter());
         let load = move || {
             let _counted = call;
-            each(&engine.to_load(&name, &options), |model| engine.load_now(model, &options, &peer, &reason))
+            each(&engine.to_load(&name, &options), |model| engine.load_unless_kept(model, &options, &peer, &reason))
         };
         answer_aside("nerite-load", model, load, done);
     }
