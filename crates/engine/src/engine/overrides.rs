@@ -46,7 +46,7 @@ impl Engine {
         let is_plain = options.config.is_none() && options.files.is_empty();
         let known = self.overrides.lock().get(model).cloned();
         let directory = if brings_config || known.is_some() { self.directory_of(model) } else { None };
-        if is_plain && known.is_some() && known == directory {
+        if is_plain && known.is_some() && known == directory && !self.served(model).is_empty() {
             return Ok(());
         }
         self.load_for(model, options, reason)?;
