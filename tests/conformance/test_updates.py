@@ -1,5 +1,6 @@
 """What of a model changes without a reload, and what if it changes while it is loaded?"""
 
+import json
 import threading
 import time
 import uuid
@@ -345,4 +346,39 @@ def test_a_model_does_not_wait_for_an_instance_that_left(models, client):
     assert ended(threads)
     assert len(answers) == 2 and "done" in answers
     assert ended([begun(models, model, "wait 0", answers)])
+    client.unload(model)
+
+
+# Leaves a file when it has ended.
+LEAVES = WHO + '''
+    def finalize(self):
+        time.sleep(0.3)
+        open(os.path.join("%s", self.who), "w").close()
+'''
+
+
+@differs("2.51 reloads a Python model whose configuration was written again")
+def test_a_load_that_takes_instances_away_returns_when_they_are_gone(models, client, tmp_path):
+    model = name()
+    models.put(model, groups(3))
+    (models.server.repository / model / "1" / "model.py").write_text(LEAVES % (0, tmp_path))
+    client.load(model)
+    # While an instance is added, none ends.
+    for count, gone in ((4, 0), (2, 2), (3, 2), (1, 4)):
+        models.configure(model, groups(count))
+        client.load(model)
+        assert len(list(tmp_path.iterdir())) == gone, count
+    client.unload(model)
+
+
+def test_a_load_with_the_completed_configuration_and_one_more_instance_starts_one(models, client):
+    model = name()
+    models.put(model, "")
+    client.load(model)
+    (first,) = models.who(client, model)
+    config = client.config(model)
+    config["instance_group"][0]["count"] = 2
+    client.load(model, {"config": json.dumps(config)})
+    both = models.who(client, model, least=2)
+    assert first in both and len(both) == 2
     client.unload(model)

@@ -398,7 +398,10 @@ impl Engine {
             log::warn!("{warning}");
         }
         self.check_parts(source).inspect_err(|error| log::error!("{error}"))?;
-        let facts = Facts { anew: reason.is_anew() || is_relinked, ..source.facts() };
+        let mut served = self.served(&source.identifier);
+        served.retain(|served| source.fingerprint.is_of(served.config()));
+        let completed = served.iter().map(|served| served.version()).collect();
+        let facts = Facts { anew: reason.is_anew() || is_relinked, completed, ..source.facts() };
         let step =
             self.lifecycle().load_requested(model, facts, reason.is_explicit()).inspect_err(|e| log::error!("{e}"))?;
         self.note_names(&self.lifecycle());
@@ -409,7 +412,11 @@ impl Engine {
                 }
                 self.withdraw(&self.lifecycle(), &retire);
                 self.retire(retire);
-                self.resize(source, &resize, reason)
+                let answer = self.resize(source, &resize, reason);
+                if let (Ok(()), Some(demand), true) = (&answer, &self.demand, source.overridden) {
+                    demand.residence().sent(model, Some(self.parts_of(model)));
+                }
+                answer
             }
             LoadStep::Load(plan) => {
                 let (mut outcome, mut loaded) = (None, Vec::new());

@@ -2,7 +2,6 @@
 //!
 //! They are made in parallel: the processes of several instances start at the same time.
 
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -129,50 +128,86 @@ pub(crate) struct Change {
     pub come: Vec<usize>,
 }
 
-/// The change from `present` to `wanted`. Two instances are the same if their names and devices are equal.
-pub(crate) fn change(present: &[InstanceSpec], wanted: &[InstanceSpec]) -> Change {
-    let mut left: BTreeMap<(&str, Option<u32>), Vec<usize>> = BTreeMap::new();
-    for (at, spec) in wanted.iter().enumerate().rev() {
-        left.entry((&spec.name, spec.device)).or_default().push(at);
+/// What an instance is, apart from its name. Two instances with the same signature do the same.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Signature {
+    device: Option<u32>,
+    /// Its group, without what says how many instances there are.
+    group: ModelInstanceGroup,
+}
+
+impl Signature {
+    /// The signatures of these instances of a normalised configuration.
+    pub fn all(config: &ModelConfig, specs: &[InstanceSpec]) -> Vec<Signature> {
+        let of = |spec: &InstanceSpec| {
+            let is_own = |group: &&ModelInstanceGroup| {
+                let rest = spec.name.strip_prefix(&*group.name).and_then(|rest| rest.strip_prefix('_'));
+                rest.is_some_and(|index| index.parse::<i32>().is_ok_and(|index| index < group.count.max(1)))
+            };
+            let group = config.instance_group.iter().find(is_own).cloned().unwrap_or_default();
+            let group = ModelInstanceGroup { name: String::new(), count: 0, gpus: Vec::new(), ..group };
+            Signature { device: spec.device, group }
+        };
+        specs.iter().map(of).collect()
     }
+}
+
+/// The change from `present` to `wanted`.
+pub(crate) fn change(present: &[Signature], wanted: &[Signature]) -> Change {
+    let mut come: Vec<usize> = (0..wanted.len()).collect();
     let mut change = Change::default();
-    for (at, spec) in present.iter().enumerate() {
-        match left.get_mut(&(spec.name.as_str(), spec.device)).and_then(Vec::pop) {
-            Some(_) => change.stay.push(at),
+    for (at, signature) in present.iter().enumerate() {
+        match come.iter().position(|one| wanted.get(*one) == Some(signature)) {
+            Some(place) => {
+                come.remove(place);
+                change.stay.push(at);
+            }
             None => change.go.push(at),
         }
     }
-    change.come = left.into_values().flatten().collect();
-    change.come.sort_unstable();
+    change.come = come;
     change
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
-    fn specs(names: &str) -> Vec<InstanceSpec> {
-        let spec = |(index, name): (usize, &str)| {
-            let (name, device) =
-                name.split_once('@').map_or((name, None), |(name, device)| (name, device.parse().ok()));
-            InstanceSpec { name: name.to_owned(), index, device, ..InstanceSpec::default() }
+    /// Each word is a group: its name, kind and count, as in `a.cpu.2`, and then the R that an instance needs.
+    fn signatures(groups: &str) -> Vec<Signature> {
+        let group = |word: &str| {
+            let parts: Vec<&str> = word.split('.').collect();
+            let kind = if parts[1] == "gpu" { "KIND_GPU gpus: [ 0, 1 ]" } else { "KIND_CPU" };
+            let limiter =
+                parts.get(3).map(|count| format!("rate_limiter {{ resources {{ name: 'R' count: {count} }} }}"));
+            format!(
+                "instance_group {{ name: '{}' kind: {kind} count: {} {} }} ",
+                parts[0],
+                parts[2],
+                limiter.unwrap_or_default()
+            )
         };
-        names.split_whitespace().enumerate().map(spec).collect()
+        let text: String = groups.split_whitespace().map(group).collect();
+        let config = nerite_config::parse_text("", text.as_bytes()).unwrap();
+        Signature::all(&config, &InstanceSpec::all(&config))
     }
 
     #[track_caller]
     fn check(present: &str, wanted: &str, stay: &[usize], go: &[usize], come: &[usize]) {
         let expect = Change { stay: stay.to_vec(), go: go.to_vec(), come: come.to_vec() };
-        assert_eq!(change(&specs(present), &specs(wanted)), expect, "{present} → {wanted}");
+        assert_eq!(change(&signatures(present), &signatures(wanted)), expect, "{present} → {wanted}");
     }
 
     #[test]
-    fn instances_of_the_same_name_and_device_stay() {
-        check("m_0 m_1", "m_0 m_1", &[0, 1], &[], &[]);
-        check("m_0", "m_0 m_1 m_2", &[0], &[], &[1, 2]);
-        check("m_0 m_1 m_2", "m_0", &[0], &[1, 2], &[]);
-        check("a_0 b_0", "b_0 c_0", &[1], &[0], &[1]);
-        check("m_0@0 m_0@1", "m_0@1 m_0", &[1], &[0], &[1]);
-        check("m_0 m_0", "m_0", &[0], &[1], &[]);
+    fn instances_that_do_the_same_stay_whatever_their_names_are() {
+        check("m.cpu.2", "m.cpu.2", &[0, 1], &[], &[]);
+        check("m.cpu.1", "m.cpu.3", &[0], &[], &[1, 2]);
+        check("m.cpu.3", "m.cpu.1", &[0], &[1, 2], &[]);
+        check("a.cpu.1 b.cpu.2", "x.cpu.2 y.cpu.1", &[0, 1, 2], &[], &[]);
+        check("a.gpu.1 b.cpu.2", "b.cpu.1 a.gpu.2", &[0, 1, 2], &[3], &[3, 4]);
+        check("m.cpu.1.2", "m.cpu.1.8", &[], &[0], &[0]);
+        check("m.cpu.1.2 n.cpu.1.4", "m.cpu.1.4 n.cpu.1.4", &[1], &[0], &[1]);
+        check("m_1.cpu.1.2 m.cpu.2.3", "m.cpu.2.3 m_1.cpu.1.2", &[0, 1, 2], &[], &[]);
     }
 }

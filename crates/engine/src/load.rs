@@ -20,7 +20,7 @@ use crate::run_on::ensemble_us;
 use crate::runtimes::Runtimes;
 use crate::scheduling::QueueLimits;
 use crate::sequences::Sequences;
-use crate::served::{Charges, Identity, Parts, Served};
+use crate::served::{Charges, Identity, Parts, Served, Wanted};
 use crate::services::Services;
 use crate::warmup::Warmup;
 
@@ -64,8 +64,8 @@ impl Loader {
         let settled = self.settle(&*runtime, &mut context);
         let settled =
             settled.and_then(|settled| Ok((self.services.policies.cores(&settled.config)?.map(Arc::new), settled)));
-        let settled =
-            settled.and_then(|settled| Ok((self.count_instances(source, version, sender, &settled.1)?, settled)));
+        let settled = settled
+            .and_then(|settled| Ok((self.count_instances(source, version, sender, &settled.1.config)?, settled)));
         let (counted, (cores, Settled { config, preferred })) = settled.inspect_err(|_| runtime.give_up(&context))?;
         // Threads that all instances share run on the instances' cores, if all instances have the same cores.
         let model = match cores.as_ref().filter(|cores| cores.is_one()) {
@@ -89,7 +89,8 @@ impl Loader {
             None => None,
         };
         let labels = Arc::new(source.labels(&config)?);
-        let charges = Arc::new(Charges { labels: pay_for_labels(source, &labels)?, instances: counted });
+        let charges =
+            Charges { labels: pay_for_labels(source, &labels)?.map(Arc::new), instances: counted.map(Arc::new) };
         let sequences = Sequences::load(&config, source.directory.path(), source.directory.payer())?;
         let runs_on_us = ensemble_us(&config, models);
         let warmup = Warmup::new(&config, &source.directory, sequences.as_ref(), progress);
@@ -152,10 +153,10 @@ impl Loader {
         source: &ModelSource,
         version: i64,
         sender: Option<&Peer>,
-        settled: &Settled,
+        config: &ModelConfig,
     ) -> Result<Option<CountedInstances>, Status> {
         let Some(sender) = sender else { return Ok(None) };
-        let instances = if settled.config.platform == ENSEMBLE { 1 } else { self.specs(&settled.config).len() };
+        let instances = if config.platform == ENSEMBLE { 1 } else { self.specs(config).len() };
         self.client_instances.count(sender, (&source.identifier, version), instances, now_ns())
     }
 
@@ -164,9 +165,11 @@ impl Loader {
     pub(crate) fn resize(
         &self,
         served: &Served,
-        requested: &ModelConfig,
+        source: &ModelSource,
+        sender: Option<&Peer>,
         progress: &Progress,
     ) -> Result<Served, Status> {
+        let requested = &source.config;
         let invalid = |e: nerite_config::ConfigError| Status::invalid(e.to_string());
         let mut config = ModelConfig::clone(served.config());
         config.instance_group.clone_from(&requested.instance_group);
@@ -176,7 +179,9 @@ impl Loader {
         check_gpus(&*self.runtime_of(&config, served.directory(), served.version())?, &config)?;
         let specs = self.specs(&config);
         let cores = self.services.policies.cores(&config)?.map(Arc::new);
-        served.resized(Arc::new(config), specs, cores, progress)
+        let counted = self.count_instances(source, served.version(), sender, &config)?.map(Arc::new);
+        let wanted = Wanted { config: Arc::new(config), specs, cores, counted, directory: source.directory.clone() };
+        served.resized(wanted, self.services.rates.as_ref(), progress)
     }
 
     /// The instances of a model. The instances of an ensemble only start steps, in parallel on as many threads as there are cores.

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nerite_backend::{Instance, InstanceSpec, Job, Readiness};
+use nerite_backend::{Instance, Job, Readiness};
 use nerite_request::InputMemory;
 use nerite_request::limits::SHARED_BYTES_MIN;
 use nerite_schedule::InstanceId;
+
+use crate::instances::Signature;
 
 /// An instance that the pool has.
 #[derive(Clone)]
@@ -19,7 +21,7 @@ pub(crate) struct Member {
 /// What is known of an instance outside of the pool.
 #[derive(Clone)]
 pub(crate) struct Traits {
-    pub spec: InstanceSpec,
+    pub signature: Signature,
     /// `Some` if the instance can report that it is not ready.
     pub readiness: Option<Arc<dyn Readiness>>,
     /// `Some` if it reads inputs that lie there without a copy.
@@ -28,10 +30,10 @@ pub(crate) struct Traits {
 
 impl Traits {
     /// The traits of these instances, which the pool does not have yet.
-    pub fn all(specs: &[InstanceSpec], instances: &[Box<dyn Instance>]) -> Vec<Traits> {
-        let each = specs.iter().zip(instances);
-        each.map(|(spec, instance)| Traits {
-            spec: spec.clone(),
+    pub fn all(signatures: Vec<Signature>, instances: &[Box<dyn Instance>]) -> Vec<Traits> {
+        let each = signatures.into_iter().zip(instances);
+        each.map(|(signature, instance)| Traits {
+            signature,
             readiness: instance.readiness(),
             input_memory: instance.input_memory(),
         })
@@ -114,7 +116,7 @@ mod tests {
         let member = |(number, has_memory): (usize, &bool)| Member {
             number,
             traits: Traits {
-                spec: InstanceSpec::default(),
+                signature: Signature::default(),
                 readiness: None,
                 input_memory: has_memory.then(|| Arc::new(Memory) as _),
             },

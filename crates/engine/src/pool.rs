@@ -223,9 +223,9 @@ impl Pool {
             let whom: Weak<dyn Reschedule> = Arc::<Shared>::downgrade(&shared);
             shared.lock().repeats = Some(whom);
         }
-        if let Some(limited) = &shared.lock().limited {
+        if let Some(limited) = &mut shared.lock().limited {
             let pool: Weak<dyn Granted> = Arc::<Shared>::downgrade(&shared);
-            limited.claims().set_pool(&pool);
+            limited.claims().set_pool(pool);
         }
         Pool(shared)
     }

@@ -40,6 +40,8 @@ pub(crate) struct Claims {
     limits: Arc<RateLimits>,
     /// By the number of the instance.
     claimed: Vec<Option<Claimed>>,
+    /// The pool that is notified when an instance is granted resources.
+    pool: Option<Weak<dyn Granted>>,
 }
 
 /// Pools with instances that were granted resources. Notify them without holding a lock.
@@ -67,6 +69,15 @@ impl Claimed {
         Ok(Claimed { limits: Arc::clone(limits), claim, claimant })
     }
 
+    /// Adds the claims of these instances of a configuration, if any of its instances shares resources.
+    pub fn of(limits: &Arc<RateLimits>, config: &ModelConfig, places: &[usize]) -> Result<Vec<Claimed>, Status> {
+        let wanted = claims(config);
+        if wanted.iter().all(|claim| claim.needs.is_empty()) {
+            return Ok(Vec::new());
+        }
+        places.iter().filter_map(|at| wanted.get(*at)).map(|claim| Claimed::new(limits, claim.clone())).collect()
+    }
+
     /// Removes the claim. Returns the pools with instances that may run now.
     fn remove(&self) -> Turns {
         let mut state = self.limits.lock();
@@ -90,15 +101,28 @@ impl Claims {
             return Ok(None);
         }
         let claimed = wanted.into_iter().map(|claim| Claimed::new(limits, claim).map(Some));
-        Ok(Some(Claims { limits: Arc::clone(limits), claimed: claimed.collect::<Result<_, Status>>()? }))
+        Ok(Some(Claims { limits: Arc::clone(limits), claimed: claimed.collect::<Result<_, Status>>()?, pool: None }))
     }
 
     /// Sets the pool that is notified when an instance is granted resources.
-    pub fn set_pool(&self, pool: &Weak<dyn Granted>) {
+    pub fn set_pool(&mut self, pool: Weak<dyn Granted>) {
         let mut state = self.limits.lock();
         for claimed in self.claimed.iter().flatten() {
-            state.pools.insert(claimed.claimant, Weak::clone(pool));
+            state.pools.insert(claimed.claimant, Weak::clone(&pool));
         }
+        drop(state);
+        self.pool = Some(pool);
+    }
+
+    /// Adds the claim of an instance that is added.
+    pub fn put(&mut self, at: InstanceId, claimed: Claimed) {
+        if let Some(pool) = &self.pool {
+            self.limits.lock().pools.insert(claimed.claimant, Weak::clone(pool));
+        }
+        if self.claimed.len() <= at.0 {
+            self.claimed.resize_with(at.0 + 1, || None);
+        }
+        self.claimed[at.0] = Some(claimed);
     }
 
     /// Removes the claim of an instance that is removed. Returns the pools with instances that may run now.
@@ -232,10 +256,10 @@ mod tests {
         let one_r =
             config("instance_group { count: 2 kind: KIND_CPU rate_limiter { resources { name: 'R' count: 1 } } }");
         let of = || Claims::of(&limits, &one_r).unwrap().unwrap();
-        let (first, second) = (of(), of());
+        let (first, mut second) = (of(), of());
         let (to, receiver) = mpsc::channel();
         let waker: Arc<dyn Granted> = Arc::new(RecordingWaker(to));
-        second.set_pool(&Arc::downgrade(&waker));
+        second.set_pool(Arc::downgrade(&waker));
         let notified = || receiver.try_iter().count();
         let request = |claims: &Claims, at: usize| {
             claims.request(InstanceId(at)).notify();

@@ -16,7 +16,7 @@ use crate::cached::Cached;
 use crate::client_instances::CountedInstances;
 use crate::declared_shapes::DeclaredShapes;
 use crate::devices::Devices;
-use crate::instances::{Change, Maker, change};
+use crate::instances::{Change, Maker, Signature, change};
 use crate::latencies::{FIRST_RESPONSE, FIRST_RESPONSE_MS, Latencies};
 use crate::limits::LEAVING_INSTANCES_MAX;
 use crate::lookups::RunJob;
@@ -24,7 +24,7 @@ use crate::members::{Member, Members, Traits};
 use crate::policies::InstanceCores;
 use crate::pool::{Answer, Pool};
 use crate::progress::Progress;
-use crate::rates::Claims;
+use crate::rates::{Claimed, Claims, RateLimits};
 use crate::readiness::{ReadinessAnswer, ReadinessChecks};
 use crate::scheduling::{QueueLimits, Scheduling};
 use crate::sequences::Sequences;
@@ -47,7 +47,7 @@ pub struct Served {
     declared_shapes: Option<Arc<DeclaredShapes>>,
     labels: Arc<Labels>,
     /// What is charged to the client that sent the configuration.
-    charges: Arc<Charges>,
+    charges: Charges,
     stats: Arc<Stats>,
     /// `Some` if the model has a sequence batcher.
     sequences: Option<Arc<Sequences>>,
@@ -106,11 +106,21 @@ impl VersionKey {
 }
 
 /// What is charged to the client that sent a configuration, as long as the model is served with it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[expect(dead_code, reason = "the charges end when they are dropped")]
 pub(crate) struct Charges {
-    pub labels: Option<PeerCharge>,
-    pub instances: Option<CountedInstances>,
+    pub labels: Option<Arc<PeerCharge>>,
+    pub instances: Option<Arc<CountedInstances>>,
+}
+
+/// What changes of a [`Served`] without a reload.
+pub(crate) struct Wanted {
+    pub config: Arc<ModelConfig>,
+    pub specs: Vec<InstanceSpec>,
+    pub cores: Option<Arc<InstanceCores>>,
+    /// `Some` if a client sent the configuration.
+    pub counted: Option<Arc<CountedInstances>>,
+    pub directory: ModelDir,
 }
 
 /// The parts of a [`Served`].
@@ -119,7 +129,7 @@ pub(crate) struct Parts {
     pub version: i64,
     pub config: Arc<ModelConfig>,
     pub labels: Arc<Labels>,
-    pub charges: Arc<Charges>,
+    pub charges: Charges,
     pub load_ns: u64,
     pub instances: Vec<Box<dyn Instance>>,
     pub specs: Vec<InstanceSpec>,
@@ -170,7 +180,8 @@ impl Served {
         let cached =
             cache.map(|cache| Arc::new(Cached::new(cache, &name, Arc::clone(&stats), scheduling.requests_max)));
         let pool_name = format!("{name}_{version}");
-        let (traits, checks) = (Traits::all(&specs, &instances), ReadinessChecks::new(&name));
+        let traits = Traits::all(Signature::all(&config, &specs), &instances);
+        let checks = ReadinessChecks::new(&name);
         let numbers = 0..instances.len();
         let answer = Box::new(rejecting(&name, version, scheduling.requests_max, sequences.clone()));
         let requests = ModelVersion::new(name.as_str(), version.to_string(), Arc::clone(&stats) as _);
@@ -210,23 +221,18 @@ impl Served {
     /// This does not wait for the runs of removed instances. After an error nothing has changed.
     pub(crate) fn resized(
         &self,
-        config: Arc<ModelConfig>,
-        specs: Vec<InstanceSpec>,
-        cores: Option<Arc<InstanceCores>>,
+        wanted: Wanted,
+        rates: Option<&Arc<RateLimits>>,
         progress: &Progress,
     ) -> Result<Served, Status> {
-        let present: Vec<InstanceSpec> =
-            self.instances.list().iter().map(|member| member.traits.spec.clone()).collect();
-        let Change { stay, go, come } = change(&present, &specs);
-        let come: Vec<InstanceSpec> = come.iter().filter_map(|at| specs.get(*at).cloned()).collect();
-        let leaving = self.pool.leaving();
-        if !come.is_empty() && leaving > LEAVING_INSTANCES_MAX {
-            return Err(Status::unavailable(format!(
-                "{leaving} instances of model '{}' that were taken away still run, at most {LEAVING_INSTANCES_MAX} may while others come; \
-                 load it again when they have ended",
-                self.name()
-            )));
-        }
+        let Wanted { config, specs, cores, counted, directory } = wanted;
+        let signatures = Signature::all(&config, &specs);
+        let present: Vec<Signature> =
+            self.instances.list().iter().map(|member| member.traits.signature.clone()).collect();
+        let Change { stay, go, come: added } = change(&present, &signatures);
+        let come: Vec<InstanceSpec> = added.iter().filter_map(|at| specs.get(*at).cloned()).collect();
+        self.check_leaving(come.len())?;
+        let claimed = rates.map_or_else(|| Ok(Vec::new()), |rates| Claimed::of(rates, &config, &added))?;
         let maker = Maker { cores: cores.clone(), config: Arc::clone(&config), ..self.maker.clone() };
         let mut made = maker.make(&come, progress)?;
         let sequences = self.sequences.as_deref();
@@ -242,8 +248,9 @@ impl Served {
         );
         let cores = come.iter().map(|spec| cores.as_ref().and_then(|cores| cores.of(spec.index)));
         let made = self.devices.counting(made, &come, &self.stats);
-        let added = Traits::all(&come, &made);
-        let numbers = self.pool.add(made, cores.collect());
+        let signatures = added.iter().filter_map(|at| signatures.get(*at).cloned()).collect();
+        let added = Traits::all(signatures, &made);
+        let numbers = self.pool.add(made, cores.collect(), claimed);
         let of = |places: &[usize]| -> Vec<Member> {
             places.iter().filter_map(|at| self.instances.list().get(*at).cloned()).collect()
         };
@@ -261,7 +268,7 @@ impl Served {
             outputs: self.outputs.clone(),
             declared_shapes: self.declared_shapes.clone(),
             labels: Arc::clone(&self.labels),
-            charges: Arc::clone(&self.charges),
+            charges: Charges { instances: counted, ..self.charges.clone() },
             stats: Arc::clone(&self.stats),
             sequences: self.sequences.clone(),
             cached: self.cached.clone(),
@@ -272,10 +279,28 @@ impl Served {
             is_retired: Arc::clone(&self.is_retired),
             timeout_ends_runs: self.timeout_ends_runs,
             runs_on_us: self.runs_on_us,
-            directory: self.directory.clone(),
+            directory,
             gpu_uuid: self.gpu_uuid.clone(),
             devices: self.devices.clone(),
         })
+    }
+
+    /// Refuses more instances while too many removed ones still run.
+    fn check_leaving(&self, come: usize) -> Result<(), Status> {
+        let leaving = self.pool.leaving();
+        if come == 0 || leaving <= LEAVING_INSTANCES_MAX {
+            return Ok(());
+        }
+        Err(Status::unavailable(format!(
+            "{leaving} instances of model '{}' that were taken away still run, at most {LEAVING_INSTANCES_MAX} may while others come; \
+             load it again when they have ended",
+            self.name()
+        )))
+    }
+
+    /// Returns when the instances that were removed are gone.
+    pub(crate) fn wait_for_removed(&self) {
+        self.pool.wait_for_removed();
     }
 
     /// The model's name.

@@ -131,7 +131,7 @@ pub struct Lifecycle {
 #[derive(Clone, Debug, Default)]
 struct Known {
     versions: BTreeMap<i64, Record>,
-    /// The fingerprint of the last successful load. `None` after an unload, or if the model came with a request.
+    /// The fingerprint of the last successful load. `None` after an unload, or if the files came with a request.
     origin: Option<Fingerprint>,
     /// Whether it was loaded by name, and not only as a part of an ensemble.
     explicit: bool,

@@ -73,9 +73,17 @@ impl Engine {
         let (engine, name, peer, gone) =
             (Arc::clone(self), model.to_owned(), requester.peer().clone(), options.gone.clone());
         let reason = Reason::of_client(&peer, gone).waited_for_by(requester.waiter());
+        // The load of a model is requested within its run, so it must not wait for runs.
+        let waits = matches!(requester, Requester::Client(_));
         let load = move || {
             let _counted = call;
-            each(&engine.to_load(&name, &options), |model| engine.load_unless_kept(model, &options, &peer, &reason))
+            each(&engine.to_load(&name, &options), |model| {
+                engine.load_unless_kept(model, &options, &peer, &reason)?;
+                if waits {
+                    engine.wait_for_removed(model);
+                }
+                Ok(())
+            })
         };
         answer_aside("nerite-load", model, load, done);
     }

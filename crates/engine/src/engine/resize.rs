@@ -22,7 +22,8 @@ impl Engine {
         for generation in generations {
             let Some(served) = self.generation(generation) else { continue };
             let progress = self.load_begins(source, generation.version, reason);
-            let resized = self.loader.resize(&served, &source.config, &progress);
+            let sender = reason.peer().filter(|_| source.overridden);
+            let resized = self.loader.resize(&served, source, sender, &progress);
             let ended = |error| progress.ending().check(&source.identifier).err().unwrap_or(error);
             let resized = resized.map_err(ended).inspect_err(|error| {
                 let model = &source.model;
@@ -45,6 +46,12 @@ impl Engine {
             self.lifecycle().resized(&source.identifier, source.fingerprint.served);
         }
         Ok(())
+    }
+
+    /// Returns when the instances of a model that loads removed are gone, after the runs that they are in. The caller holds no turn, because such a run
+    /// may itself load the model.
+    pub(super) fn wait_for_removed(&self, model: &str) {
+        self.served(model).iter().for_each(|served| served.wait_for_removed());
     }
 
     /// Refuses a load if the files have changed since its source was read. The loaded model could be a mix of both.

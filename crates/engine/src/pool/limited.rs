@@ -9,7 +9,7 @@ use std::sync::Arc;
 use nerite_schedule::InstanceId;
 
 use super::{Shared, State};
-use crate::rates::{Claims, Granted, Turns};
+use crate::rates::{Claimed, Claims, Granted, Turns};
 use crate::response_order::ResponseOrder;
 use crate::timer::now_us;
 
@@ -30,8 +30,13 @@ impl Limited {
     }
 
     /// The claims of the instances on the resources.
-    pub fn claims(&self) -> &Claims {
-        &self.claims
+    pub fn claims(&mut self) -> &mut Claims {
+        &mut self.claims
+    }
+
+    /// Adds the claim of a new instance.
+    pub fn put(&mut self, at: InstanceId, claimed: Claimed) {
+        self.claims.put(at, claimed);
     }
 
     /// Removes the claim of an instance that was removed.

@@ -9,15 +9,24 @@ use nerite_schedule::InstanceId;
 use super::awaited::WatchedInstance;
 use super::{Pool, Shared, State};
 use crate::policies::Cores;
+use crate::rates::Claimed;
 
 impl Pool {
-    /// Adds instances, each with its cores. They may run at once. Returns their numbers.
-    pub fn add(&self, instances: Vec<Box<dyn Instance>>, cores: Vec<Option<Arc<Cores>>>) -> Vec<usize> {
+    /// Adds instances, each with its cores, and with its claim if the instances share resources. They may run at once. Returns their numbers.
+    pub fn add(
+        &self,
+        instances: Vec<Box<dyn Instance>>,
+        cores: Vec<Option<Arc<Cores>>>,
+        claimed: Vec<Claimed>,
+    ) -> Vec<usize> {
         let watched: Vec<_> = instances.iter().map(|instance| instance.readiness()).collect();
         let mut state = self.0.lock();
         let numbers: Vec<usize> = instances.into_iter().map(|instance| state.add(instance.into())).collect();
         if let Some(known) = &self.0.cores {
             numbers.iter().zip(cores).for_each(|(number, cores)| known.put(*number, cores));
+        }
+        if let Some(limited) = &mut state.limited {
+            numbers.iter().zip(claimed).for_each(|(number, claimed)| limited.put(InstanceId(*number), claimed));
         }
         for number in &numbers {
             state.offer(InstanceId(*number));
@@ -31,8 +40,8 @@ impl Pool {
         numbers
     }
 
-    /// Removes instances. They begin no further run, and each is dropped on another thread once it is idle. Only [`Pool::close`] waits for that: the
-    /// run of an instance may need the model whose load removes the instance.
+    /// Removes instances. They begin no further run, and each is dropped on another thread once it is idle. Only [`Pool::wait_for_removed`] and
+    /// [`Pool::close`] wait for that: the run of an instance may need the model whose load removes the instance.
     pub fn remove(&self, numbers: &[usize]) {
         let mut state = self.0.lock();
         for number in numbers {
@@ -57,6 +66,14 @@ impl Pool {
                 self.0.lock().is_ending = false;
                 log::error!("no thread to end instances of '{}': {error}; they end at its next load", self.0.name);
             }
+        }
+    }
+
+    /// Returns when the removed instances are gone, after the runs that they are in.
+    pub fn wait_for_removed(&self) {
+        let mut state = self.0.lock();
+        while state.is_ending {
+            state = self.0.left.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -118,6 +135,7 @@ impl Shared {
                 state = self.lock();
             } else if state.leaving.is_empty() {
                 state.is_ending = false;
+                self.left.notify_all();
                 return;
             } else {
                 state = self.left.wait(state).unwrap_or_else(PoisonError::into_inner);

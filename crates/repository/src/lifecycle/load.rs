@@ -101,8 +101,8 @@ impl Lifecycle {
             model: model.clone(),
             results: versions.iter().map(|&version| (version, None)).collect(),
             keep,
-            // A model that came with a request is always replaced by the next load: no fingerprint on disk equals it.
-            origin: (!facts.overridden).then_some(facts.fingerprint),
+            // A model whose files came with a request is always replaced by the next load.
+            origin: (!facts.has_sent_files).then_some(facts.fingerprint),
             needs: facts.needs,
         };
         self.running.insert(operation, running);
@@ -137,8 +137,13 @@ impl Lifecycle {
 
 /// The versions that are served already with the files that `facts` describe.
 fn kept(known: &Known, facts: &Facts) -> Vec<i64> {
-    let Some(origin) = known.origin.as_ref().filter(|_| !facts.overridden && !facts.anew) else { return Vec::new() };
-    let same = |version: &i64| known.is_ready(*version) && origin.same_version(&facts.fingerprint, *version);
+    let Some(origin) = known.origin.as_ref().filter(|_| !facts.has_sent_files && !facts.anew) else {
+        return Vec::new();
+    };
+    let same = |version: &i64| {
+        let is_completed = facts.completed.contains(version) && origin.same_files(&facts.fingerprint, *version);
+        known.is_ready(*version) && (is_completed || origin.same_version(&facts.fingerprint, *version))
+    };
     facts.versions.iter().copied().filter(same).collect()
 }
 

@@ -182,13 +182,27 @@ fn a_model_without_a_version_is_no_model_but_no_readiness_either() {
 }
 
 #[test]
+fn a_version_that_is_served_with_the_completed_configuration_stays() {
+    check(
+        "load m 1,2                               -> #1 loads [1, 2]
+         ok #1 1                                  -> wait
+         ok #1 2                                  -> yes; publish m:1#1 m:2#1
+         load m 1,2 config=b completed=1 served=b -> #2 loads [2]; resize m:1#1
+         ok #2 2                                  -> yes; publish m:2#2; retire m:2#1
+         resized m b                              ->
+         load m 1,2 config=b served=b             -> settled
+         load m 1b,2 config=c completed=1,2       -> #3 loads [1]; resize m:2#2",
+    );
+}
+
+#[test]
 fn what_a_request_brings_lasts_until_the_next_load() {
     check(
         "load m 1            -> #1 loads [1]
          ok #1 1             -> yes; publish m:1#1
-         load m 1 override   -> #2 loads [1]
+         load m 1 sent       -> #2 loads [1]
          ok #2 1             -> yes; publish m:1#2; retire m:1#1
-         load m 1 override   -> #3 loads [1]
+         load m 1 sent       -> #3 loads [1]
          ok #3 1             -> yes; publish m:1#3; retire m:1#2
          load m 1            -> #4 loads [1]
          ok #4 1             -> yes; publish m:1#4; retire m:1#3
@@ -199,7 +213,7 @@ fn what_a_request_brings_lasts_until_the_next_load() {
 #[test]
 fn a_model_that_only_a_request_described_is_served_but_not_listed() {
     check(
-        "load sent 1 override -> #1 loads [1]
+        "load sent 1 sent     -> #1 loads [1]
          ok #1 1              -> yes; publish sent:1#1
          ask sent             -> sent:1#1
          index ready          -> 

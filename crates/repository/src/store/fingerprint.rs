@@ -8,6 +8,7 @@ use std::mem;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use nerite_config::proto::ModelInstanceGroup;
 use nerite_config::{ModelConfig, to_json};
 
 use super::versions;
@@ -46,9 +47,12 @@ pub struct FileStates(u64);
 impl Fingerprint {
     /// Whether nothing changed for one version that would need a reload.
     pub fn same_version(&self, other: &Fingerprint, version: i64) -> bool {
-        self.shared == other.shared
-            && self.config == other.config
-            && self.versions.get(&version) == other.versions.get(&version)
+        self.config == other.config && self.same_files(other, version)
+    }
+
+    /// Whether no file of one version changed that would need a reload.
+    pub(crate) fn same_files(&self, other: &Fingerprint, version: i64) -> bool {
+        self.shared == other.shared && self.versions.get(&version) == other.versions.get(&version)
     }
 
     /// Whether nothing changed for any of these versions.
@@ -56,15 +60,24 @@ impl Fingerprint {
         versions.iter().all(|&version| self.same_version(other, version))
     }
 
+    /// Whether this is the fingerprint of that configuration, except the part that can change without a reload.
+    pub fn is_of(&self, config: &ModelConfig) -> bool {
+        self.config == Fingerprint::default().with_config(config).config
+    }
+
     /// Adds this configuration to the fingerprint.
     pub(super) fn with_config(self, config: &ModelConfig) -> Fingerprint {
         let mut rest = config.clone();
         let policy = rest.version_policy.take();
-        // The slots of sequences and the shares of resources follow from the instances.
-        let is_shared = config.instance_group.iter().any(|group| group.rate_limiter.is_some());
-        let stays = config.sequence_batching().is_some() || is_shared;
+        // The slots of sequences follow from the instances.
+        let stays = config.sequence_batching().is_some();
         let groups = if stays { Vec::new() } else { mem::take(&mut rest.instance_group) };
         let mut config = DefaultHasher::new();
+        // An instance that shares resources waits for them in another way.
+        let needs = |group: &ModelInstanceGroup| {
+            group.rate_limiter.as_ref().is_some_and(|limiter| !limiter.resources.is_empty())
+        };
+        groups.iter().any(needs).hash(&mut config);
         to_json(&rest).hash(&mut config);
         // A model is loaded for the devices that its instances are on, and for their cores.
         let mut devices: Vec<_> =

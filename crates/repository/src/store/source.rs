@@ -43,8 +43,10 @@ pub struct Facts {
     pub versions: Vec<i64>,
     /// Identifies this state of the directory.
     pub fingerprint: Fingerprint,
-    /// Whether the configuration or the files came with the request.
-    pub overridden: bool,
+    /// Whether the files came with the request.
+    pub has_sent_files: bool,
+    /// Versions that are served with this configuration, which was completed when they were loaded.
+    pub completed: Vec<i64>,
     /// Whether all versions are loaded, even those that are served already with the same files.
     pub anew: bool,
     /// The models that an ensemble is made of, each once, in the order of its steps.
@@ -63,7 +65,8 @@ impl ModelSource {
         Facts {
             versions: self.versions.clone(),
             fingerprint: self.fingerprint.clone(),
-            overridden: self.overridden,
+            has_sent_files: self.directory.is_made(),
+            completed: Vec::new(),
             anew: false,
             needs: self.needs(),
         }

@@ -271,7 +271,7 @@ fn a_sent_configuration_replaces_the_file() {
     let store = disk.store(&["r"]);
     let source = store.read("m", &with_config(r#"{"backend":"identity","max_batch_size":3}"#)).unwrap();
     assert_eq!((source.config.max_batch_size, source.versions.clone()), (3, vec![1]));
-    assert!(source.overridden && source.config_given && source.facts().overridden);
+    assert!(source.overridden && source.config_given && !source.facts().has_sent_files);
     for json in ["{", r#"{"no_such_field":1}"#, r#"{"max_batch_size":"many"}"#, "[]"] {
         let refused = store.read("m", &with_config(json)).unwrap_err();
         let line = refused.to_string();

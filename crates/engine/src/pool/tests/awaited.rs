@@ -292,7 +292,7 @@ fn without_threads_no_run_is_begun_whose_answer_another_request_could_get() {
 #[test]
 fn late_runs_end_on_the_workers_that_there_are_once_the_system_refuses_threads() {
     let (pool, took_over) = pool_of_process();
-    pool.add(vec![Box::new(Process::new(&took_over))], vec![None]);
+    pool.add(vec![Box::new(Process::new(&took_over))], vec![None], Vec::new());
     let (to, answers) = mpsc::channel();
     (0..2).for_each(|id| pool.submit(job(id, &to).0, None));
     REFUSES_THREADS.set(true);

@@ -218,7 +218,7 @@ fn instances_that_are_down_can_be_removed_and_their_numbers_used_again() {
     // A late report of the removed instance does not change the new one with the same number.
     let (to, _ran) = mpsc::channel();
     let added = Arc::new(Process::default());
-    assert_eq!(rig.pool.add(vec![Box::new(Numbered(7, Arc::clone(&added), to))], vec![None]), [0]);
+    assert_eq!(rig.pool.add(vec![Box::new(Numbered(7, Arc::clone(&added), to))], vec![None], Vec::new()), [0]);
     rig.processes[0].set_down(true);
     assert_eq!(rig.pool.idle(), [0, 1, 2]);
     rig.pool.remove(&[0]);

@@ -3,7 +3,7 @@
 //! A test is a script. Each of its lines is an event and, after `->`, the expected result.
 //!
 //! ```text
-//! load m 1,2b shared=c needs=x,y part override   versions with a letter each for their files (a), the shared files' letter (a)
+//! load m 1,2b shared=c needs=x,y part sent       versions with a letter each for their files (a), the shared files' letter (a)
 //! load m 1 served=b      resized m b             other instances, or other served versions; all kept generations have them now
 //! ok #1 2     fail #1 2                          a version of operation 1 was loaded, or not
 //! unload m    unload m dependents    stop        drained m:2#1
@@ -79,9 +79,11 @@ fn listing() -> Listing {
 
 fn facts(versions: &str, rest: &[&str]) -> Facts {
     let value = |key: &str| rest.iter().find_map(|word| word.strip_prefix(key));
-    let mut facts = Facts { overridden: rest.contains(&"override"), anew: rest.contains(&"anew"), ..Facts::default() };
+    let mut facts = Facts { has_sent_files: rest.contains(&"sent"), anew: rest.contains(&"anew"), ..Facts::default() };
     facts.fingerprint.shared = letter(value("shared=").unwrap_or("a"));
     facts.fingerprint.served = letter(value("served=").unwrap_or("a"));
+    facts.fingerprint.config = letter(value("config=").unwrap_or("a"));
+    facts.completed = value("completed=").map_or_else(Vec::new, |versions| versions.split(',').map(parsed).collect());
     facts.needs = value("needs=").map_or_else(Vec::new, |needs| needs.split(',').map(str::to_owned).collect());
     for word in versions.split(',').filter(|word| *word != "-") {
         let digits = word.trim_end_matches(char::is_alphabetic);
