@@ -7,6 +7,8 @@ mod raw;
 mod shape;
 mod string_count;
 
+use std::collections::HashSet;
+
 use nerite_config::TensorSpec;
 use nerite_memory::Buffer;
 pub use nerite_request::Prefix;
@@ -95,14 +97,15 @@ impl Contract<'_> {
     }
 
     /// As [`Contract::check`], for tensors of the server and its models, of which nothing was checked before. Their strings are not limited: a model
-    /// may make more strings than its client sent, and the client cannot change that.
-    pub fn check_all(&self, request: Prefix<'_>, tensors: Tensors) -> Result<CheckedTensors, Status> {
-        let (inputs, wanted) = (&tensors.inputs, &tensors.wanted);
+    /// may make more strings than its client sent, and the client cannot change that. As in Triton, an output that is named twice is wanted once.
+    pub fn check_all(&self, request: Prefix<'_>, mut tensors: Tensors) -> Result<CheckedTensors, Status> {
+        let Tensors { inputs, wanted, .. } = &mut tensors;
         if let Some(input) = first_repeated(inputs, |input| &input.name).and_then(|at| inputs.get(at)) {
             return Err(request.repeated_input(&input.name));
         }
-        if let Some(output) = first_repeated(wanted, |wanted| &wanted.name).and_then(|at| wanted.get(at)) {
-            return Err(request.repeated_output(&output.name));
+        if first_repeated(wanted, |wanted| &wanted.name).is_some() {
+            let mut seen = HashSet::new();
+            wanted.retain(|wanted| seen.insert(wanted.name.clone()));
         }
         self.check_from(request, tensors, Sender::Server)
     }

@@ -6,6 +6,7 @@ Outputs are read where the other model, or the server, wrote them.
 
 from __future__ import annotations
 
+import collections
 import re
 import threading
 from typing import TYPE_CHECKING, Any, Optional, Union
@@ -155,7 +156,8 @@ def _response(model_channel: "ModelChannel", answer: Any) -> InferenceResponse:
     if response is None:
         return InferenceResponse([], None if "error" not in answer else TritonError(answer["error"]))
     if "error" in response:
-        return InferenceResponse([], TritonError(response["error"][1]))
+        code, message = response["error"]
+        return InferenceResponse([], TritonError(message, getattr(TritonError, code, TritonError.INTERNAL)))
     own = answer.get("own", ())
     outputs = []
     for name, datatype, shape, segment, offset, byte_size in response["outputs"]:
@@ -190,6 +192,8 @@ class ResponseIterator:
         made = ResponseIterator.__new__(ResponseIterator)
         made._model_channel, made._request, made._number = model_channel, request, number
         made._is_done = made._is_cancelled = made._is_closed = False
+        # The responses that were read before the model took one.
+        made._ahead = collections.deque()
         # The first answer may report that the server does not know the memory of an input. Then the inputs are sent again, as copies.
         made._is_heard = False
         # Held by the thread that waits for a response.
@@ -200,7 +204,15 @@ class ResponseIterator:
     def __iter__(self) -> "ResponseIterator":
         return self
 
+    def _await_first(self) -> None:
+        """Waits for the first response, or for the end if there is none."""
+        for response in self:
+            self._ahead.append(response)
+            return
+
     def __next__(self) -> InferenceResponse:
+        if self._ahead:
+            return self._ahead.popleft()
         with self._waiting:
             if self._is_done:
                 raise StopIteration
@@ -249,6 +261,7 @@ class ResponseIterator:
     def close(self) -> None:
         """Cancels the request, and ends the iteration. A thread that waits for a response gets none. Not in Triton."""
         self._is_closed = True
+        self._ahead.clear()
         self.cancel()
         # A thread that waits is woken by the server's answer to the cancellation.
         if self._waiting.acquire(blocking=False):

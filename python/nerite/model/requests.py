@@ -256,7 +256,7 @@ class InferenceRequest:
         return InferenceRequest._exec(self, decoupled)
 
     def async_exec(self, decoupled: bool = False) -> Any:
-        """As :meth:`exec`, for ``await``."""
+        """As :meth:`exec`, for ``await``. If decoupled, the first response has arrived then."""
         import asyncio
         import contextvars
 
@@ -265,7 +265,13 @@ class InferenceRequest:
         except Unfit:
             raise refused_call("async_exec", _EXEC_SIGNATURE, (self, decoupled), "object") from None
         # The thread gets the context of the calling task, which shows whether `execute` has started that task (`waiting`).
-        return asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, self.exec, decoupled)
+        return asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, self._exec_and_hear, decoupled)
+
+    def _exec_and_hear(self, decoupled: bool) -> Any:
+        responses = self.exec(decoupled)
+        if decoupled:
+            responses._await_first()
+        return responses
 
 
 class InferenceResponse:

@@ -77,8 +77,8 @@ impl Calls {
             self.answer(answer, Maps::default());
         };
         let config = models.config(model, version);
-        if config.is_err() && !call_read.is_plain() {
-            return refuse(format!("Failed for execute the inference request. Model '{model}' is not ready."));
+        if let (Err(unknown), false) = (&config, call_read.is_plain()) {
+            return refuse(unknown.message.clone());
         }
         if config.is_ok_and(|config| config.decoupled()) && !call_read.is_decoupled() {
             return refuse(format!(
@@ -310,8 +310,6 @@ struct NestedReply {
 
 impl NestedReply {
     fn answered(&mut self, content: Option<Result<Recycled<InferResponse>, Status>>, is_last: bool) {
-        let is_plain = self.is_plain;
-        let content = content.map(|content| content.map_err(|error| if is_plain { error } else { internal(error) }));
         let calls = Arc::clone(&self.calls);
         calls.answered(self, content, is_last);
     }
@@ -363,11 +361,6 @@ impl Deliver for NestedReply {
         self.own.push(block.segment());
         Ok(block.slot_of(query.bytes))
     }
-}
-
-/// As in Triton, a model gets the text of another model's error, and not its code.
-fn internal(error: Status) -> Status {
-    Status::internal(error.message)
 }
 
 /// Nested requests by the numbers of their calls.
