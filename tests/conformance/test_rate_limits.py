@@ -83,6 +83,13 @@ def test_a_model_of_priority_two_runs_half_as_often(launcher):
         assert ones >= 1.8 * (42 - ones), answered
 
 
+def test_the_verbose_log_has_the_resources(launcher):
+    models = [limited("m_global", resource("R1", 3), delay_ms=0), limited("m_device", resource("R2", 2, shared=False), delay_ms=0)]
+    with serving(launcher, "mapped", *models, flags=["--rate-limit=execution_count", "--log-verbose=1"]) as server:
+        text = server.log_text().replace("\\t", "\t")
+        assert "Resource: R1\t Count: 3" in text and "Resource: R2\t Count: 2" in text
+
+
 def test_without_a_limiter_nobody_waits(launcher):
     models = [limited("n_one", resource("R1", 4)), limited("n_two", resource("R1", 4))]
     with serving(launcher, "unlimited", *models) as server, open_client("grpc", server) as client:

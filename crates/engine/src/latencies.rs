@@ -74,7 +74,8 @@ impl Latencies {
     /// Adds a request whose first response came after `ns`.
     pub fn note_first_response(&self, ns: u64) {
         if let Some(buckets) = &self.first_response {
-            locked(buckets).add(ns as f64 / 1e6);
+            // Triton counts whole milliseconds.
+            locked(buckets).add((ns / 1_000_000) as f64);
         }
     }
 

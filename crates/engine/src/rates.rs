@@ -64,8 +64,11 @@ impl RateLimits {
 impl Claimed {
     /// Adds the claim of an instance. Err: the limits are too low for it to ever run.
     pub fn new(limits: &Arc<RateLimits>, claim: Claim) -> Result<Claimed, Status> {
-        let added = limits.lock().limiter.add(claim.clone());
+        let mut state = limits.lock();
+        let added = state.limiter.add(claim.clone());
         let claimant = added.map_err(|refused| Status::invalid(refused.to_string()))?;
+        log::debug!("{}", state.limiter.resource_map());
+        drop(state);
         Ok(Claimed { limits: Arc::clone(limits), claim, claimant })
     }
 
@@ -81,8 +84,11 @@ impl Claimed {
     /// Removes the claim. Returns the pools with instances that may run now.
     fn remove(&self) -> Turns {
         let mut state = self.limits.lock();
-        state.pools.remove(&self.claimant);
+        let was_there = state.pools.remove(&self.claimant).is_some();
         let granted = state.limiter.remove(self.claimant);
+        if was_there {
+            log::debug!("{}", state.limiter.resource_map());
+        }
         state.turns(&granted)
     }
 }

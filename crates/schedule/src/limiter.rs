@@ -238,6 +238,21 @@ impl Limiter {
         granted.into_iter().map(|(_, _, claimant)| claimant).collect()
     }
 
+    /// The amounts of all resources, as Triton logs them.
+    pub fn resource_map(&self) -> String {
+        let mut devices: BTreeMap<Option<u32>, BTreeMap<String, u64>> = BTreeMap::new();
+        for (Resource { name, device }, count) in self.totals() {
+            devices.entry(device).or_default().insert(name, count);
+        }
+        let mut text = String::from("\nMax Resource Map===>\n");
+        for (device, resources) in devices {
+            let device = device.map_or_else(|| "GLOBAL".to_owned(), |device| device.to_string());
+            text += &format!("\tDevice: {device}\n");
+            resources.iter().for_each(|(name, count)| text += &format!("\t\tResource: {name}\t Count: {count}\n"));
+        }
+        text
+    }
+
     /// The amount of each resource that some instance needs.
     fn totals(&self) -> HashMap<Resource, u64> {
         let mut totals: HashMap<Resource, u64> = HashMap::new();

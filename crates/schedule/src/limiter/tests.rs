@@ -144,6 +144,19 @@ fn an_instance_that_declines_has_not_run() {
 }
 
 #[test]
+fn the_resource_map_is_that_of_triton() {
+    let (mut limiter, all) = limiter("", &["R4", "R3", "S2@1", "T1@1"]);
+    let shown = |r| {
+        format!(
+            "\nMax Resource Map===>\n\tDevice: GLOBAL\n\t\tResource: R\t Count: {r}\n\tDevice: 1\n\t\tResource: S\t Count: 2\n\t\tResource: T\t Count: 1\n"
+        )
+    };
+    assert_eq!(limiter.resource_map(), shown(4));
+    limiter.remove(all[0]);
+    assert_eq!(limiter.resource_map(), shown(3));
+}
+
+#[test]
 fn a_removed_instance_gives_back_its_resources() {
     let (mut limiter, all) = limiter("", &["R4", "R4", "R2"]);
     assert!([true, false, false] == [0, 1, 2].map(|at| runs_at_once(&mut limiter, all[at])));
