@@ -181,8 +181,7 @@ impl Served {
             cache.map(|cache| Arc::new(Cached::new(cache, &name, Arc::clone(&stats), scheduling.requests_max)));
         let pool_name = format!("{name}_{version}");
         let traits = Traits::all(Signature::all(&config, &specs), &instances);
-        let checks = ReadinessChecks::new(&name);
-        let numbers = 0..instances.len();
+        let members = Members::new(Member::all(traits, 0..instances.len()).collect());
         let answer = Box::new(rejecting(&name, version, scheduling.requests_max, sequences.clone()));
         let requests = ModelVersion::new(name.as_str(), version.to_string(), Arc::clone(&stats) as _);
         let pool =
@@ -205,8 +204,8 @@ impl Served {
             sequences,
             cached,
             pool: Arc::new(pool),
-            instances: Members::new(Member::all(traits, numbers).collect()),
-            readiness: checks,
+            instances: members,
+            readiness: ReadinessChecks::new(&name),
             maker,
             is_retired: Arc::default(),
             timeout_ends_runs,

@@ -70,7 +70,7 @@ async fn a_message_that_inflates_too_far_is_refused_and_the_connection_continues
     let too_large = zeros(INPUT_BYTES_MAX as usize + 1);
     let gzip = [("grpc-encoding", "gzip")];
     assert_eq!(peer.call_raw("ModelInfer", &gzip, &[&too_large]).await.status(), (8, &*text));
-    let of_call = "SERVER: Received message larger than max (more than 262144 once inflated vs. 262144)";
+    let of_call = "SERVER: Received message larger than max (more than 1048576 once inflated vs. 1048576)";
     assert_eq!(peer.call_raw("ServerLive", &gzip, &[&too_large]).await.status(), (8, of_call));
     let mut stream_call = StreamCall::begin(&peer, &gzip).await;
     stream_call.send(&too_large);

@@ -109,9 +109,7 @@ impl Simulation {
         while let Some(run) = self.driver.next_run() {
             let (at, mut states, mut shapes) = (run.instance, Vec::new(), BTreeSet::new());
             assert!(run.slots.len() <= self.rows_max, "oversized");
-            // A request of another shape waits there and does not join.
-            let may_end_empty = self.by_shapes && run.jobs().next().is_some();
-            assert!(may_end_empty || matches!(run.slots.last(), Some(RunSlot::Job(..))), "a batch ends with a request");
+            assert!(!matches!(run.slots.last(), None | Some(RunSlot::Empty)), "a batch ends with a request");
             for (position, slot) in run.slots.into_iter().enumerate() {
                 let RunSlot::Job(number, controls) = slot else { continue };
                 let controls = controls.expect("a request of a sequence has controls");

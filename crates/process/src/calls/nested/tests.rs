@@ -169,7 +169,7 @@ fn an_input_elsewhere_than_in_memory_of_the_process_is_not_found() {
 #[test]
 fn an_invalid_nested_request_is_refused_with_tritons_text() {
     let pair = pair();
-    pair.check_refused("absent", json!({}), "Model 'absent' is not ready.");
+    pair.check_refused("absent", json!({}), "Error when running inference: absent");
     pair.check_refused("many", json!({}), "doesn't support models using the decoupled transaction policy");
     pair.check_refused("asker", json!({ "waits": true }), "model 'asker' waits for itself");
     // No refused request still counts as waiting.
