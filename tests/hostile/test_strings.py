@@ -24,7 +24,7 @@ from witness import falls_to, resident
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be other users")
 
 MIB = 1 << 20
-STRINGS_MAX = 4 << 20
+STRINGS_MAX = 16 << 20
 STRING_BYTES = 64
 PER_PEER = 96 * MIB
 PER_CONNECTION = 48 * MIB
@@ -88,11 +88,11 @@ def used(server) -> int:
 
 
 @pytest.mark.parametrize("model", ["identity_bytes", "strings"])
-@pytest.mark.parametrize("through_region", [False, True])
-def test_more_strings_than_a_request_may_have_are_refused_with_both_numbers(server, model, through_region):
+def test_more_strings_than_a_request_may_have_are_refused_with_both_numbers(server, model):
+    # Through a region, because a message of so many is more than the connection's budget.
     count = STRINGS_MAX + 1
     with empty_strings(server, count, GREEDY) as name:
-        answer = as_user(GREEDY, lambda: infer(server, model, count, name if through_region else None))
+        answer = as_user(GREEDY, lambda: infer(server, model, count, name))
     text = f"a request has at most {STRINGS_MAX} strings, got {count}; send fewer strings at once, or longer ones"
     assert (answer.status, json.loads(answer.body)["error"]) == (400, text)
 
