@@ -248,7 +248,9 @@ impl Limiter {
         for (device, resources) in devices {
             let device = device.map_or_else(|| "GLOBAL".to_owned(), |device| device.to_string());
             text += &format!("\tDevice: {device}\n");
-            resources.iter().for_each(|(name, count)| text += &format!("\t\tResource: {name}\t Count: {count}\n"));
+            for (name, count) in resources {
+                text += &format!("\t\tResource: {name}\t Count: {count}\n");
+            }
         }
         text
     }
