@@ -1,5 +1,7 @@
 //! Does the smallest runtime pass the suite?
 
+#![allow(clippy::unwrap_used)]
+
 use nerite_config::{ModelConfig, config_data_type, proto};
 use nerite_memory::Buffer;
 use nerite_tensor::{DataType, Shape};
