@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use nerite_config::proto::model_ensembling;
 use nerite_config::{ModelConfig, TensorSpec};
+use nerite_request::names::ByName;
 
 use crate::batch_dimension::BatchDimension;
 
@@ -113,8 +114,9 @@ impl Plan {
         let by_writer: Vec<bool> = self.writers.iter().map(|writer| of_writer(*writer)).collect();
         for (step, member) in self.steps.iter_mut().zip(members) {
             let member = member.as_ref();
+            let by_name = ByName::new(&member.input, |declared| &declared.name);
             for input in &mut step.inputs {
-                let declared = member.input.iter().find(|declared| declared.name == input.name);
+                let declared = by_name.find(&input.name);
                 let dims = declared.map_or(&[][..], |declared| &declared.dims);
                 input.batch = BatchDimension::between(by_writer[input.tensor], member.batches(), dims);
             }

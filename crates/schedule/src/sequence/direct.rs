@@ -1,7 +1,7 @@
 //! How are sequences batched if each one keeps its position in every batch?
 //!
-//! This is Triton's strategy `direct`. A batch of an instance has a place for each position up to the last one with a request. Positions without a
-//! request are empty.
+//! This is Triton's strategy `direct`. A batch of an instance has a place for each position up to the last one with a waiting request. Positions
+//! without a request in this batch are empty.
 
 use std::collections::BTreeMap;
 
@@ -170,6 +170,8 @@ impl Direct {
             let (Some((ticket, shapes)), Some(next)) = (head, arrival(number)) else { return false };
             next.ticket == ticket || (next.shapes == shapes && (context.may_join)(ticket, next.ticket))
         };
+        // As in Triton, a request that does not join counts as one of its position.
+        let len = ready.iter().rev().find(|(_, number)| arrival(number).is_some()).map_or(0, |(position, _)| position + 1);
         let joined: Vec<_> = ready.into_iter().filter(|(_, number)| joins(number)).collect();
         let mut slots: SmallVec<[Slot; 1]> = SmallVec::new();
         for (position, number) in joined {
@@ -179,6 +181,7 @@ impl Direct {
             self.instances[at.0].ready.remove(&position);
             self.instances[at.0].running.push(number);
         }
+        slots.resize(len, Slot::Empty);
         self.instances[at.0].granted = false;
         Batch { instance: at, slots }
     }
@@ -305,6 +308,43 @@ mod tests {
         check(1, 2, "abccc", &[0, 0, 0, 2, 2]);
         check(2, 1, "accb", &[0, 0, 0, 2]);
         check(0, 1, "abc", &[0, 0, 2]);
+    }
+
+    /// Each digit is the shape of the first request of a sequence. Checks the positions of the first batch: a digit, or `.` for an empty one.
+    #[track_caller]
+    fn check_positions(shapes: &str, expect: &str) {
+        let hold_back = HoldBack { placed: shapes.len(), backlog: 0 };
+        let policy = DirectPolicy {
+            instances: 1,
+            rows_max: 4,
+            idle_us: 1_000_000,
+            delay_us: 0,
+            utilization_min: 0.0,
+            by_shapes: true,
+            requests_max: None,
+            hold_back,
+        };
+        let mut driver = Driver::new(Box::new(Direct::new(policy)));
+        driver.grant(InstanceId(0), 0);
+        for (number, shape) in shapes.chars().enumerate() {
+            let key = SequenceKey { owner: 0, id: SequenceId::Number(number as u64 + 1) };
+            let sequence = Some(SequenceStep { key, start: true, end: false });
+            driver.arrive(shape, |ticket| Arrival { sequence, shapes: shape as u64, ..Arrival::new(ticket, 1) }, 0);
+        }
+        let run = driver.next_run().expect("enough requests wait");
+        let shown = run.slots.iter().map(|slot| match slot {
+            crate::RunSlot::Job(shape, _) => *shape,
+            crate::RunSlot::Empty => '.',
+        });
+        assert_eq!(shown.collect::<String>(), expect, "{shapes}");
+    }
+
+    #[test]
+    fn a_batch_reaches_up_to_the_last_position_with_a_waiting_request() {
+        check_positions("111", "111");
+        check_positions("121", "1.1");
+        check_positions("112", "11.");
+        check_positions("1222", "1...");
     }
 
     #[test]

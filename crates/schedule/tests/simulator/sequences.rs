@@ -98,7 +98,7 @@ impl Simulation {
         let deadline = step.patience_us.map(|patience_us| Deadline { at_us: self.now_us + patience_us, action });
         let key = SequenceKey { owner: 0, id: SequenceId::Number(step.sequence) };
         let sequence = Some(SequenceStep { key, start: step.start, end: step.end });
-        let (shapes, client) = (step.shapes, Client { peer: step.peer, flow: 0 });
+        let (shapes, client) = (if self.by_shapes { step.shapes } else { 0 }, Client { peer: step.peer, flow: 0 });
         let arrival = |ticket| Arrival { sequence, deadline, shapes, client, ..Arrival::new(ticket, 1) };
         let ticket = self.driver.arrive(number, arrival, self.now_us);
         self.take();
@@ -109,7 +109,9 @@ impl Simulation {
         while let Some(run) = self.driver.next_run() {
             let (at, mut states, mut shapes) = (run.instance, Vec::new(), BTreeSet::new());
             assert!(run.slots.len() <= self.rows_max, "oversized");
-            assert!(!matches!(run.slots.last(), None | Some(RunSlot::Empty)), "a batch ends with a request");
+            // A request of another shape waits there and does not join.
+            let may_end_empty = self.by_shapes && run.jobs().next().is_some();
+            assert!(may_end_empty || matches!(run.slots.last(), Some(RunSlot::Job(..))), "a batch ends with a request");
             for (position, slot) in run.slots.into_iter().enumerate() {
                 let RunSlot::Job(number, controls) = slot else { continue };
                 let controls = controls.expect("a request of a sequence has controls");
