@@ -109,6 +109,7 @@ JSON_VALUES = (
     "4294967296", "18446744073709551615", '"18446744073709551615"', "1e30", "NaN", '"NaN"', "01", "0x1", "+1", ".5", "1.", "'1'", "'it\\'s'", '"\\u0041"',
     '"\\ud83d\\ude00"', '"\\ud83d"', '"\\x41"', '"\\/"', '"a\nb"', '"TYPE_FP32"', '"TYPE_INT8"', '"fp32"', '"11"', "11", "11.0", "99", '"é"', "abc", "[1,]", "[1,,2]",
     '["1", 2]', "[null]", '{"a": 1}', "{a: 1}", "{'a': 1}", '{"a": "1",}', "/* c */ 1", "1 // c",
+    '"TRUE"', '"t"', '"Yes"', '"y"', '"f"', '"NO"', '"n"', '"on"', '"2"', '"a\tb"', '"\\0"', '"\\v"', "'\\\"'", "1.e3", "-1.", ".",
 )  # fmt: skip
 JSON_PLACES = {
     "int32": '"max_batch_size": {}',
@@ -180,14 +181,16 @@ def load_document(server, document: str):
 TEXTS_DIFFER: dict[str, str] = {
     r'string "\377"': "text is UTF-8. Triton answers with other bytes",
     r'string "\xff"': "as above",
-    r'string "\ud83d":': "half of a pair is no character",
+    r'string "\ud83d"': "half of a pair is no character",
     r'string "\ude00"': "as above",
     r'string "\U00110000"': "no character has this number",
     "whole model_metrics": "a setting that is newer than 2.51",
     "whole, first model_metrics": "as above",
     "whole, first \ufeff": "editors of Windows begin files so",
 }
-DOCUMENTS_DIFFER: dict[str, str] = {}
+DOCUMENTS_DIFFER: dict[str, str] = {
+    'with the rest: {"max_batch_size": 0, "maxBatchSize": 1}': "a field that is set twice has either value",
+}
 
 
 def test_configurations_in_text(pair):

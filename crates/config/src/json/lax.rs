@@ -1,6 +1,7 @@
 //! What is JSON that protobuf's reader accepts and the standard does not, as standard JSON?
 //!
-//! That reader takes strings in single quotes, keys without quotes, and a comma after the last member.
+//! That reader takes strings in single quotes, control characters and unknown escapes in strings, keys without quotes, numbers without a
+//! digit behind the point, and a comma after the last member.
 
 use std::iter::Peekable;
 use std::str::CharIndices;
@@ -13,8 +14,14 @@ pub(super) fn standard(lax: &str) -> String {
         match first {
             '"' | '\'' => string(first, &mut rest, &mut out),
             '0'..='9' | '-' | '+' | '.' => {
+                let start = out.len();
                 out.push(first);
                 take_while(&mut rest, &mut out, |one| one.is_ascii_alphanumeric() || matches!(one, '+' | '-' | '.'));
+                if let Some(point) = out[start..].find('.').map(|at| start + at)
+                    && !out[point + 1..].starts_with(|next: char| next.is_ascii_digit())
+                {
+                    out.insert(point + 1, '0');
+                }
             }
             _ if is_key_start(first) => {
                 let start = out.len();
@@ -41,14 +48,26 @@ fn string(quote: char, rest: &mut Peekable<CharIndices<'_>>, out: &mut String) {
             _ if one == quote => break,
             '"' => out.push_str("\\\""),
             '\\' => match rest.next() {
-                Some((_, '\'')) => out.push('\''),
-                Some((_, escaped)) => out.extend(['\\', escaped]),
+                Some((_, escaped @ ('"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't' | 'u'))) => {
+                    out.extend(['\\', escaped])
+                }
+                Some((_, 'v')) => character('\u{b}', out),
+                Some((_, other)) => character(other, out),
                 None => out.push('\\'),
             },
-            other => out.push(other),
+            other => character(other, out),
         }
     }
     out.push('"');
+}
+
+/// Adds a character of a string.
+fn character(one: char, out: &mut String) {
+    if one.is_ascii_control() {
+        out.push_str(&format!("\\u{:04x}", u32::from(one)));
+    } else {
+        out.push(one);
+    }
 }
 
 fn take_while(rest: &mut Peekable<CharIndices<'_>>, out: &mut String, keep: impl Fn(char) -> bool) {

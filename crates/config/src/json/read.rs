@@ -75,7 +75,7 @@ fn single(kind: &Kind, json: &Json, path: &str) -> Read<Value> {
         Kind::Message(desc) => message(json, desc, &format!("{path}.")).map(Value::Message),
         Kind::Bool => match json {
             Json::Bool(value) => Ok(Value::Bool(*value)),
-            Json::String(text) if text == "true" || text == "false" => Ok(Value::Bool(text == "true")),
+            Json::String(text) => truth(text).map(Value::Bool).ok_or_else(|| wrong(path, "true or false", json)),
             _ => Err(wrong(path, "true or false", json)),
         },
         Kind::String | Kind::Bytes => match json {
@@ -92,6 +92,18 @@ fn single(kind: &Kind, json: &Json, path: &str) -> Read<Value> {
         Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => integer(json, path).map(Value::I64),
         Kind::Uint32 | Kind::Fixed32 => integer(json, path).map(Value::U32),
         Kind::Uint64 | Kind::Fixed64 => integer(json, path).map(Value::U64),
+    }
+}
+
+/// The words for true and false that protobuf's reader takes in strings.
+fn truth(word: &str) -> Option<bool> {
+    let is_any = |words: &[&str]| words.iter().any(|one| one.eq_ignore_ascii_case(word));
+    if is_any(&["true", "t", "yes", "y", "1"]) {
+        Some(true)
+    } else if is_any(&["false", "f", "no", "n", "0"]) {
+        Some(false)
+    } else {
+        None
     }
 }
 

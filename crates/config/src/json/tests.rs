@@ -37,7 +37,15 @@ fn the_lax_syntax_of_protobufs_reader_is_read() {
     reads("{name: \"m\", max_batch_size : 8, input: [{name: 'say \\\"a\\\"', dims: [1, 2,], },],}", expect);
     reads("{name: 'it\\'s', maxBatchSize: 1e0}", "name: 'it\\'s' max_batch_size: 1");
     reads("{'name': ', }', 'response_cache': {enable: true}}", "name: ', }' response_cache { enable: true }");
-    for broken in ["{name: m}", "{,}", "{'name': 'm'", "{'input': [,]}", "{'input': [{},,]}", "'", "{name 'm'}"] {
+    reads("{'name': 'a\nb\\x41\\v', 'max_batch_size': 8.}", "name: 'a\\nbx41\\v' max_batch_size: 8");
+    reads("{max_batch_size: 1.e1}", "max_batch_size: 10");
+    let decoupled = |value: &str| format!("{{'name': '', 'model_transaction_policy': {{'decoupled': '{value}'}}}}");
+    for (value, expect) in [("1", true), ("YES", true), ("t", true), ("0", false), ("No", false), ("false", false)] {
+        reads(&decoupled(value), &format!("model_transaction_policy {{ decoupled: {expect} }}"));
+    }
+    for broken in
+        [&decoupled("on"), "{name: m}", "{,}", "{'name': 'm'", "{'input': [,]}", "{'input': [{},,]}", "'", "{name 'm'}"]
+    {
         assert!(from_json(broken).is_err(), "{broken}");
     }
 }

@@ -171,7 +171,8 @@ impl Direct {
             next.ticket == ticket || (next.shapes == shapes && (context.may_join)(ticket, next.ticket))
         };
         // As in Triton, a request that does not join counts as one of its position.
-        let len = ready.iter().rev().find(|(_, number)| arrival(number).is_some()).map_or(0, |(position, _)| position + 1);
+        let len =
+            ready.iter().rev().find(|(_, number)| arrival(number).is_some()).map_or(0, |(position, _)| position + 1);
         let joined: Vec<_> = ready.into_iter().filter(|(_, number)| joins(number)).collect();
         let mut slots: SmallVec<[Slot; 1]> = SmallVec::new();
         for (position, number) in joined {
