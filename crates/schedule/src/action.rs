@@ -14,6 +14,8 @@ pub struct Actions {
     pub wake_at_us: Option<u64>,
     /// The numbers of sequences that are over ([`Controls::state`]): no request of them will run. Their last requests may not have been answered yet.
     pub over: Vec<u64>,
+    /// Removed instances to which no sequence is bound any more. None of them runs.
+    pub unbound: Vec<InstanceId>,
 }
 
 /// One decision.

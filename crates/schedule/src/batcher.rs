@@ -240,7 +240,7 @@ impl Scheduler for Batcher {
             Event::Cancelled(ticket) => self.remove(ticket, Rejection::Cancelled, context),
             Event::Stop => (self.stopped, self.has_no_delay) = (true, true),
             Event::Done(instance) => self.tuned.iter_mut().for_each(|tuned| tuned.ended(instance, context.now_us)),
-            Event::CutShort(_) | Event::Down(_) | Event::Up(_) | Event::Time => {}
+            Event::CutShort(_) | Event::Changed(..) | Event::Time => {}
         }
         if self.is_held_back() {
             return;

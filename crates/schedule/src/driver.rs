@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, VecDeque};
 use smallvec::SmallVec;
 
 use crate::action::{Action, Actions, Batch, Controls, Rejection, Slot};
-use crate::event::{Arrival, Event, InstanceId, Ticket, Wants};
+use crate::event::{Arrival, Event, InstanceChange, InstanceId, Ticket, Wants};
 use crate::{Context, Scheduler};
 
 /// A scheduler, and the jobs behind its tickets.
 ///
-/// After each call, the caller must take all results of [`Driver::next_run`], [`Driver::next_rejected`] and [`Driver::take_over`], and call
-/// [`Driver::wake`] at [`Driver::wake_at_us`].
+/// After each call, the caller must take all results of [`Driver::next_run`], [`Driver::next_rejected`], [`Driver::take_over`] and
+/// [`Driver::take_unbound`], and call [`Driver::wake`] at [`Driver::wake_at_us`].
 pub struct Driver<J> {
     scheduler: Box<dyn Scheduler + Send>,
     rule: Option<JoinRule<J>>,
@@ -131,10 +131,11 @@ impl<J> Driver<J> {
         self.scheduler.binds()
     }
 
-    /// `is_down`: the process of an instance has died while another instance is up. Otherwise the instance is used as usual again.
-    pub fn set_down(&mut self, instance: InstanceId, is_down: bool, now_us: u64) {
-        let event = if is_down { Event::Down(instance) } else { Event::Up(instance) };
-        self.handle_event(event, now_us);
+    /// Passes a change of an instance to the scheduler, if it binds.
+    pub fn change(&mut self, instance: InstanceId, change: InstanceChange, now_us: u64) {
+        if self.binds() {
+            self.handle_event(Event::Changed(instance, change), now_us);
+        }
     }
 
     /// The client of a job cancelled it. Has no effect if the job does not wait any more.
@@ -174,6 +175,11 @@ impl<J> Driver<J> {
     /// The numbers of the sequences that have ended since the last call.
     pub fn take_over(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.actions.over)
+    }
+
+    /// The removed instances whose last sequence has ended since the last call, and those that had none. They may be withdrawn.
+    pub fn take_unbound(&mut self) -> Vec<InstanceId> {
+        std::mem::take(&mut self.actions.unbound)
     }
 
     /// When [`Driver::wake`] must be called, if no other event comes before.

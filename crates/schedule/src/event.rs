@@ -23,11 +23,8 @@ pub enum Event {
     Granted(InstanceId),
     /// An instance that was granted is being removed, and may not start any more.
     Withdrawn(InstanceId),
-    /// The process of an instance has died, and another instance is up. Only a scheduler that [binds](crate::Scheduler::binds) gets this. The
-    /// instance is still granted: a run there waits for the next process or gets its error.
-    Down(InstanceId),
-    /// An instance that was down is used as usual again.
-    Up(InstanceId),
+    /// An instance was added or removed, or went down or came up. Only a scheduler that [binds](crate::Scheduler::binds) gets this.
+    Changed(InstanceId, InstanceChange),
     /// The client cancelled a request. If it waits, reject it with [`Rejection::Cancelled`](crate::Rejection::Cancelled).
     Cancelled(Ticket),
     /// A request of the sequence whose state has this number ([`Controls::state`](crate::Controls::state)) was given to an instance and did not run
@@ -38,6 +35,21 @@ pub enum Event {
     Time,
     /// The model stops. New requests are rejected. Waiting requests still run.
     Stop,
+}
+
+/// What happened to an instance. Sequences that are bound to it stay bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InstanceChange {
+    /// It was added, and is granted afterwards. Those that are there from the beginning are not reported.
+    Added,
+    /// It was removed. No more sequences are bound to it. It is still granted, for those that are, until
+    /// [`Actions::unbound`](crate::Actions::unbound) has it.
+    Removed,
+    /// Its process has died, and another instance is up. No more sequences are bound to it. It is still granted: a run there waits for the next process
+    /// or gets its error.
+    Down,
+    /// It was down, and is used as usual again.
+    Up,
 }
 
 /// A request that has arrived.

@@ -92,7 +92,7 @@ impl Scheduler for Fifo {
             Event::Withdrawn(instance) => self.granted.withdraw(instance),
             Event::Cancelled(ticket) => self.remove(ticket, Rejection::Cancelled, context),
             Event::Stop => self.stopped = true,
-            Event::CutShort(_) | Event::Done(_) | Event::Down(_) | Event::Up(_) | Event::Time => {}
+            Event::CutShort(_) | Event::Done(_) | Event::Changed(..) | Event::Time => {}
         }
     }
 

@@ -41,8 +41,8 @@ pub use action::{Action, Actions, Batch, Controls, Rejection, Slot};
 pub use batcher::{BatchPolicy, Batcher, PriorityLevels, QueuePolicy};
 pub use driver::{Driver, JoinRule, Run, RunSlot};
 pub use event::{
-    Arrival, Client, Deadline, Event, InstanceId, Repeat, SequenceId, SequenceKey, SequenceStep, Span, Spans, Ticket,
-    TimeoutAction, Wants,
+    Arrival, Client, Deadline, Event, InstanceChange, InstanceId, Repeat, SequenceId, SequenceKey, SequenceStep, Span,
+    Spans, Ticket, TimeoutAction, Wants,
 };
 pub use fifo::Fifo;
 pub use limiter::{Claim, ClaimError, Claimant, Limiter, Resource, ResourceLimits};
@@ -69,11 +69,6 @@ impl Context<'_> {
         self.actions.list.push(Action::Reject(ticket, rejection));
     }
 
-    /// Reports that these sequences are over.
-    pub fn over(&mut self, numbers: &mut Vec<u64>) {
-        self.actions.over.append(numbers);
-    }
-
     /// Requests [`Event::Time`] at that time. If an earlier time was requested, that one stays.
     pub fn wake_at(&mut self, at_us: u64) {
         let earliest = self.actions.wake_at_us.map_or(at_us, |known| known.min(at_us));
@@ -94,7 +89,7 @@ pub trait Scheduler {
     }
 
     /// Whether it binds requests to an instance before they run. If so, an instance whose process has died is still granted, for the requests that
-    /// are bound to it, and the scheduler gets [`Event::Down`].
+    /// are bound to it, and the scheduler gets [`Event::Changed`].
     fn binds(&self) -> bool {
         false
     }

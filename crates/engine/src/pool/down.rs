@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
 use nerite_backend::Readiness;
-use nerite_schedule::InstanceId;
+use nerite_schedule::{InstanceChange, InstanceId};
 
 use super::{Shared, State};
 use crate::timer::now_us;
@@ -120,8 +120,9 @@ impl State {
     fn report_down(&mut self) {
         let down = if self.is_any_up() { self.down.numbers.clone() } else { HashSet::new() };
         let reported = std::mem::replace(&mut self.down.reported, down.clone());
-        for (is_down, changed) in [(true, down.difference(&reported)), (false, reported.difference(&down))] {
-            changed.for_each(|number| self.driver.set_down(InstanceId(*number), is_down, now_us()));
+        let [gone_down, come_up] = [down.difference(&reported), reported.difference(&down)];
+        for (change, changed) in [(InstanceChange::Down, gone_down), (InstanceChange::Up, come_up)] {
+            changed.for_each(|number| self.driver.change(InstanceId(*number), change, now_us()));
         }
     }
 

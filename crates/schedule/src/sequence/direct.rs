@@ -8,12 +8,14 @@ use std::collections::BTreeMap;
 use smallvec::SmallVec;
 
 use super::table::{Flags, SequenceNumber, SequenceTable};
-use crate::{Arrival, Batch, Context, Event, InstanceId, Rejection, Repeat, Scheduler, Slot, Ticket, Wants};
+use crate::{
+    Arrival, Batch, Context, Event, InstanceChange, InstanceId, Rejection, Repeat, Scheduler, Slot, Ticket, Wants,
+};
 
 /// The settings of a [`Direct`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DirectPolicy {
-    /// The number of instances of the model.
+    /// The number of instances of the model at the beginning.
     pub instances: usize,
     /// The most rows of a batch. This is also the most sequences of an instance.
     pub rows_max: usize,
@@ -207,9 +209,11 @@ impl Scheduler for Direct {
                     instance.granted = matches!(event, Event::Granted(_));
                 }
             }
-            Event::Down(at) => self.table.goes_down(at),
-            Event::Up(at) => {
-                for number in self.table.comes_up(at) {
+            Event::Changed(at, change) => {
+                if change == InstanceChange::Added {
+                    self.instances.resize_with(self.instances.len().max(at.0 + 1), Instance::default);
+                }
+                for number in self.table.change(at, change) {
                     self.look_at(number);
                 }
             }
@@ -244,7 +248,7 @@ impl Scheduler for Direct {
             Event::Time => {}
         }
         self.start(context);
-        context.over(self.table.over());
+        self.table.report(context);
         self.table.next_due_us().into_iter().for_each(|at_us| context.wake_at(at_us));
     }
 
@@ -416,7 +420,8 @@ mod tests {
             let last = event.chars().last().expect("an event has letters");
             let at = InstanceId(usize::from(last == '1'));
             if event.starts_with(['!', '^']) {
-                driver.set_down(at, event.starts_with('!'), 0);
+                let change = if event.starts_with('!') { InstanceChange::Down } else { InstanceChange::Up };
+                driver.change(at, change, 0);
             } else {
                 let (start, end) = (event.starts_with('+') || !known.contains(last), event.starts_with('-'));
                 known.push(last);

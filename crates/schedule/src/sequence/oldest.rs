@@ -8,13 +8,14 @@ use std::collections::HashMap;
 use super::table::{Flags, SequenceNumber, SequenceTable};
 use crate::action::{Action, Actions, Controls};
 use crate::{
-    Arrival, BatchPolicy, Batcher, Context, Event, InstanceId, Rejection, Repeat, Scheduler, Slot, Ticket, Wants,
+    Arrival, BatchPolicy, Batcher, Context, Event, InstanceChange, InstanceId, Rejection, Repeat, Scheduler, Slot,
+    Ticket, Wants,
 };
 
 /// The settings of an [`Oldest`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OldestPolicy {
-    /// The number of instances of the model.
+    /// The number of instances of the model at the beginning.
     pub instances: usize,
     /// The most sequences that each instance serves at a time.
     pub candidates_max: usize,
@@ -54,14 +55,27 @@ struct Instance {
     wake_at_us: Option<u64>,
 }
 
+impl Instance {
+    fn new(policy: &OldestPolicy) -> Instance {
+        Instance { batcher: Batcher::new(policy.batch.clone()), running: Vec::new(), wake_at_us: None }
+    }
+}
+
 impl Oldest {
     /// A scheduler with that policy and no requests.
     pub fn new(policy: OldestPolicy) -> Oldest {
         let table = SequenceTable::new(policy.instances, policy.candidates_max.max(1), policy.idle_us);
-        let instance =
-            |_| Instance { batcher: Batcher::new(policy.batch.clone()), running: Vec::new(), wake_at_us: None };
-        let instances = (0..policy.instances).map(instance).collect();
+        let instances = (0..policy.instances).map(|_| Instance::new(&policy)).collect();
         Oldest { policy, table, instances, given: HashMap::new(), stopped: false }
+    }
+
+    /// Makes the batcher of an added instance, unless a removed one with the same number has left its own.
+    fn add_batcher(&mut self, at: InstanceId) {
+        let count = self.instances.len().max(at.0 + 1);
+        self.instances.resize_with(count, || Instance::new(&self.policy));
+        if self.stopped {
+            self.instances.iter_mut().for_each(|instance| instance.batcher.stop_delaying());
+        }
     }
 
     /// Gives the sequence's next request to its instance's batcher, if it may run.
@@ -209,9 +223,11 @@ impl Scheduler for Oldest {
             }
             Event::Arrived(arrival) => self.arrived(arrival, context),
             Event::Granted(at) | Event::Withdrawn(at) => self.forward(at, event, context),
-            Event::Down(at) => self.table.goes_down(at),
-            Event::Up(at) => {
-                let placed = self.table.comes_up(at);
+            Event::Changed(at, change) => {
+                if change == InstanceChange::Added {
+                    self.add_batcher(at);
+                }
+                let placed = self.table.change(at, change);
                 self.offer_all(placed, context);
             }
             Event::Done(at) => {
@@ -231,7 +247,7 @@ impl Scheduler for Oldest {
                 self.forward(InstanceId(at), Event::Time, context);
             }
         }
-        context.over(self.table.over());
+        self.table.report(context);
         self.table.next_due_us().into_iter().for_each(|at_us| context.wake_at(at_us));
         self.instances.iter().filter_map(|instance| instance.wake_at_us).for_each(|at_us| context.wake_at(at_us));
     }

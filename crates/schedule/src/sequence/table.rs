@@ -5,6 +5,8 @@
 //! waiting requests of the sequence are removed: the model must not see a sequence with a request left out. Each operation takes logarithmic time for
 //! each request that it adds or removes.
 //!
+//! A sequence keeps its slot when its instance is removed. If another one follows it, that one gets a slot elsewhere.
+//!
 //! ```text
 //!   slot 0: a's requests ◄── a, started again ◄── a, started again
 //!   slot 1: b's requests
@@ -20,26 +22,21 @@
 
 mod backlog;
 mod giving_way;
+mod slots;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use self::backlog::Backlog;
 pub(super) use self::giving_way::Flags;
+use self::slots::{SequenceSlot, Slots};
+use crate::Context;
 use crate::action::{Controls, Rejection};
-use crate::event::{Arrival, Client, InstanceId, Repeat, SequenceKey, SequenceStep, Ticket};
+use crate::event::{Arrival, Client, InstanceChange, InstanceId, Repeat, SequenceKey, SequenceStep, Ticket};
 use crate::occupancy::Occupancy;
 
 /// The number of a sequence, in the order in which they started. Numbers are never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct SequenceNumber(pub u64);
-
-/// A place for one sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct SequenceSlot {
-    /// This field is compared first, so the smallest slot has the smallest position, and sequences spread over the instances.
-    pub position: usize,
-    pub instance: InstanceId,
-}
 
 /// A request that waits.
 #[derive(Clone, Debug)]
@@ -87,17 +84,8 @@ pub(super) struct SequenceTable {
     /// of the same key follows it.
     last: HashMap<SequenceKey, SequenceNumber>,
     tickets: HashMap<Ticket, SequenceNumber>,
-    /// Slots that were given back. They are smaller than those that were never given out.
-    free: BTreeSet<SequenceSlot>,
-    instances: usize,
-    /// The slots of all instances, and how many of them were given out at least once. The other ones take no memory, because a configuration may have
-    /// billions of slots.
-    slots: usize,
-    slots_used: usize,
-    /// Instances whose process has died. No sequence starts there.
-    down: BTreeSet<InstanceId>,
-    /// Free slots of the instances in `down`.
-    withheld: BTreeSet<SequenceSlot>,
+    /// The slots that no sequence has.
+    slots: Slots,
     /// Sequences that wait for a slot and follow no other.
     backlog: Backlog,
     /// The peers of waiting requests, except of those that run again.
@@ -119,12 +107,7 @@ impl SequenceTable {
             sequences: HashMap::new(),
             last: HashMap::new(),
             tickets: HashMap::new(),
-            free: BTreeSet::new(),
-            instances,
-            slots: instances.saturating_mul(slots_per_instance),
-            slots_used: 0,
-            down: BTreeSet::new(),
-            withheld: BTreeSet::new(),
+            slots: Slots::new(instances, slots_per_instance),
             backlog: Backlog::default(),
             occupancy: Occupancy::default(),
             deadlines: BTreeSet::new(),
@@ -133,9 +116,10 @@ impl SequenceTable {
         }
     }
 
-    /// The numbers of sequences that are over and were not reported yet.
-    pub fn over(&mut self) -> &mut Vec<u64> {
-        &mut self.over
+    /// Reports the sequences that are over, and the removed instances on which no sequence has a slot any more.
+    pub fn report(&mut self, context: &mut Context<'_>) {
+        context.actions.over.append(&mut self.over);
+        context.actions.unbound.append(self.slots.unbound());
     }
 
     /// Requests that wait.
@@ -198,7 +182,7 @@ impl SequenceTable {
 
     fn start(&mut self, key: &SequenceKey, client: Client, now_us: u64) -> SequenceNumber {
         // Sequences in the backlog come first.
-        let slot = if self.backlog.is_empty() { self.take_slot() } else { None };
+        let slot = if self.backlog.is_empty() { self.slots.take() } else { None };
         let number = self.start_in(slot, key, client, now_us);
         if slot.is_none() {
             self.backlog.add(client, number, number);
@@ -206,52 +190,15 @@ impl SequenceTable {
         number
     }
 
-    /// Takes the smallest free slot of an instance that is up.
-    fn take_slot(&mut self) -> Option<SequenceSlot> {
-        if let Some(slot) = self.free.pop_first() {
-            return Some(slot);
+    /// Notes a change of an instance. Returns the sequences of the backlog that got a slot.
+    pub fn change(&mut self, at: InstanceId, change: InstanceChange) -> Vec<SequenceNumber> {
+        match change {
+            InstanceChange::Added => self.slots.add(at),
+            InstanceChange::Removed => self.slots.remove(at),
+            InstanceChange::Down => self.slots.set_down(at, true),
+            InstanceChange::Up => self.slots.set_down(at, false),
         }
-        while self.slots_used < self.slots {
-            let (position, instance) = (self.slots_used / self.instances, self.slots_used % self.instances);
-            self.slots_used += 1;
-            let slot = SequenceSlot { position, instance: InstanceId(instance) };
-            if !self.is_withheld(slot) {
-                return Some(slot);
-            }
-            self.withheld.insert(slot);
-        }
-        None
-    }
-
-    /// Whether no sequence may start in this slot, because its instance is down. If all instances are down, all are used.
-    fn is_withheld(&self, slot: SequenceSlot) -> bool {
-        self.down.contains(&slot.instance) && self.down.len() < self.instances
-    }
-
-    /// From now on no sequence starts on this instance. Those that have a slot there keep it.
-    pub fn goes_down(&mut self, at: InstanceId) {
-        self.down.insert(at);
-        self.sort_free();
-    }
-
-    /// The instance is used again. Returns the sequences of the backlog that got a slot.
-    pub fn comes_up(&mut self, at: InstanceId) -> Vec<SequenceNumber> {
-        self.down.remove(&at);
-        self.sort_free();
-        let mut placed = Vec::new();
-        while !self.backlog.is_empty()
-            && let Some(slot) = self.take_slot()
-        {
-            placed.extend(self.give_on(slot));
-        }
-        placed
-    }
-
-    /// Separates the free slots that may be taken from those that may not.
-    fn sort_free(&mut self) {
-        let mut all = std::mem::take(&mut self.free);
-        all.append(&mut self.withheld);
-        (self.withheld, self.free) = all.into_iter().partition(|slot| self.is_withheld(*slot));
+        std::iter::from_fn(|| self.fill()).collect()
     }
 
     fn start_in(
@@ -300,7 +247,7 @@ impl SequenceTable {
         let (place, is_placed) = (sequence.place, sequence.is_placed);
         if sequence.running.is_none() && sequence.waiting.is_empty() {
             return match self.forget(old) {
-                (Some(slot), _) if !self.is_withheld(slot) && !self.backlog.is_before(client.peer) => {
+                (Some(slot), _) if !self.slots.is_unused(slot.instance) && !self.backlog.is_before(client.peer) => {
                     self.start_in(Some(slot), key, client, now_us)
                 }
                 (slot, _) => {
@@ -430,15 +377,15 @@ impl SequenceTable {
         self.leave(number)
     }
 
-    /// Removes a sequence without requests. Gives its slot to the one that follows it, unless another peer comes first, or else to the first of the
-    /// backlog. Returns the one that got it.
+    /// Removes a sequence without requests. Gives its slot to the one that follows it, unless another peer comes first or the instance was removed. Then
+    /// the one that follows it waits in the backlog. Returns the one that got a slot.
     fn leave(&mut self, number: SequenceNumber) -> Option<SequenceNumber> {
         let (slot, followed_by) = self.forget(number);
         let slot = slot?;
         let behind = followed_by.and_then(|behind| Some((behind, self.sequences.get_mut(&behind)?)));
         let Some((behind, sequence)) = behind else { return self.give_on(slot) };
         let (client, place) = (sequence.client, sequence.place);
-        if self.backlog.is_before(client.peer) {
+        if self.slots.is_removed(slot.instance) || self.backlog.is_before(client.peer) {
             self.backlog.add(client, place, behind);
             self.set_placed(behind, false);
             return self.give_on(slot);
@@ -448,16 +395,17 @@ impl SequenceTable {
         Some(behind)
     }
 
-    /// Gives a free slot to the first of the backlog, unless no sequence starts there. Returns that one.
+    /// Puts back a slot, and gives it to the first of the backlog if a sequence may start there. Returns the sequence that got a slot.
     fn give_on(&mut self, slot: SequenceSlot) -> Option<SequenceNumber> {
-        if self.is_withheld(slot) {
-            self.withheld.insert(slot);
-            return None;
-        }
-        let Some(next) = self.backlog.take_first() else {
-            self.free.insert(slot);
-            return None;
-        };
+        self.slots.put(slot);
+        self.fill()
+    }
+
+    /// Gives a free slot to the first of the backlog. Returns that one.
+    fn fill(&mut self) -> Option<SequenceNumber> {
+        let slot = if self.backlog.is_empty() { None } else { self.slots.take() };
+        let slot = slot?;
+        let next = self.backlog.take_first()?;
         self.sequences.get_mut(&next)?.slot = Some(slot);
         self.set_placed(next, true);
         Some(next)
@@ -531,47 +479,5 @@ impl SequenceTable {
             self.forget(number);
         }
         rejected
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::event::SequenceId;
-
-    /// Starts a sequence for each letter and ends one for each `-letter`. Returns the slots of the started ones, as `position.instance`.
-    #[track_caller]
-    fn check(instances: usize, slots_per_instance: usize, steps: &str, expect: &str) {
-        let mut table = SequenceTable::new(instances, slots_per_instance, 1_000_000);
-        let mut started = HashMap::new();
-        let mut slots = Vec::new();
-        for step in steps.split(' ') {
-            if let Some(ended) = step.strip_prefix('-') {
-                table.leave(started[ended]);
-                continue;
-            }
-            let number =
-                table.start(&SequenceKey { owner: 0, id: SequenceId::Text(step.into()) }, Client::default(), 0);
-            started.insert(step, number);
-            slots.push(match table.sequences[&number].slot {
-                Some(slot) => format!("{}.{}", slot.position, slot.instance.0),
-                None => "none".to_owned(),
-            });
-        }
-        assert_eq!(slots.join(" "), expect, "{instances} instances, {slots_per_instance} slots, {steps}");
-    }
-
-    #[test]
-    fn the_smallest_free_slot_is_taken_first() {
-        check(2, 2, "a b c d e", "0.0 0.1 1.0 1.1 none");
-        check(2, 2, "a b c -b -a d e f g", "0.0 0.1 1.0 0.0 0.1 1.1 none");
-        check(1, 1, "a b -a c", "0.0 none none");
-        check(0, 4, "a", "none");
-    }
-
-    #[test]
-    fn billions_of_slots_take_no_memory() {
-        check(1024, i32::MAX as usize, "a b -a c", "0.0 0.1 0.0");
-        check(usize::MAX, usize::MAX, "a b", "0.0 0.1");
     }
 }

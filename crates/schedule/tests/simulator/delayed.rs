@@ -71,7 +71,7 @@ impl Scheduler for Delayed {
                 context.reject(ticket, Rejection::Cancelled);
             }
             Event::Stop => self.stopped = true,
-            Event::CutShort(_) | Event::Done(_) | Event::Down(_) | Event::Up(_) | Event::Time => {}
+            Event::CutShort(_) | Event::Done(_) | Event::Changed(..) | Event::Time => {}
         }
         self.expire(context);
         self.start(context);

@@ -6,11 +6,13 @@
 
 mod batcher;
 mod cancelled_sequences;
+mod changed_instances;
 mod delayed;
 mod fairness;
 mod overload;
 mod restarted_sequences;
 mod rules;
+mod sequence_cases;
 mod sequences;
 mod shared_slots;
 mod simulation;

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nerite_schedule::{
-    Arrival, BatchPolicy, Client, Deadline, Direct, DirectPolicy, Driver, InstanceId, Oldest, OldestPolicy, Rejection,
-    RunSlot, Scheduler, SequenceId, SequenceKey, SequenceStep, Ticket, TimeoutAction,
+    Arrival, BatchPolicy, Client, Deadline, Direct, DirectPolicy, Driver, InstanceChange, InstanceId, Oldest,
+    OldestPolicy, Rejection, RunSlot, Scheduler, SequenceId, SequenceKey, SequenceStep, Ticket, TimeoutAction,
 };
 use proptest::prelude::*;
 
-const IDLE_US: u64 = 400;
+pub(super) const IDLE_US: u64 = 400;
 pub(super) const RUN_US: u64 = 20;
 
 /// One request: its sequence, and whether it is the first or the last.
@@ -28,6 +28,8 @@ pub(super) enum SimulatedEvent {
     Cancel { back: usize },
     CutShort { at: usize },
     Down { at: usize, is_down: bool },
+    Add,
+    Remove { at: usize },
     Stop,
 }
 
@@ -52,7 +54,14 @@ pub(super) struct Simulation {
     /// The states of sequences of which a request was cut short, and the number of that request.
     cut_short: BTreeMap<u64, usize>,
     rows_max: usize,
-    instances: usize,
+    /// The instances, except removed ones.
+    instances: BTreeSet<InstanceId>,
+    /// The removed instances that still have sequences, since when, and the states of sequences that ran there since.
+    leaving: BTreeMap<InstanceId, (u64, BTreeSet<u64>)>,
+    /// All numbers of removed instances. Later instances get them again.
+    removed: BTreeSet<InstanceId>,
+    /// The most sequences on an instance.
+    places: usize,
     /// Whether requests share a batch only if their shapes are equal.
     by_shapes: bool,
     stopped_us: Option<u64>,
@@ -63,6 +72,7 @@ pub(super) struct Simulation {
 }
 
 impl Simulation {
+    /// `rows_max` is also the most sequences on an instance, if not more are stated.
     pub(super) fn new(scheduler: impl Scheduler + Send + 'static, instances: usize, rows_max: usize) -> Simulation {
         let mut driver = Driver::new(Box::new(scheduler));
         (0..instances).for_each(|instance| driver.grant(InstanceId(instance), 0));
@@ -77,7 +87,10 @@ impl Simulation {
             rejected,
             cut_short: BTreeMap::new(),
             rows_max,
-            instances,
+            instances: (0..instances).map(InstanceId).collect(),
+            leaving: BTreeMap::new(),
+            removed: BTreeSet::new(),
+            places: rows_max,
             by_shapes: false,
             stopped_us: None,
             down: BTreeMap::new(),
@@ -88,6 +101,11 @@ impl Simulation {
     /// The same for a scheduler that looks at shapes.
     fn by_shapes(self, by_shapes: bool) -> Simulation {
         Simulation { by_shapes, ..self }
+    }
+
+    /// The same for a scheduler that has this number of sequences on each instance.
+    pub(super) fn with_places(self, places: usize) -> Simulation {
+        Simulation { places, ..self }
     }
 
     pub(super) fn send(&mut self, step: &SequenceRequest) -> Ticket {
@@ -122,6 +140,14 @@ impl Simulation {
                 if controls.start && self.down.get(&at).is_some_and(|since| self.times.arrived_us[number] > *since) {
                     self.started_at_down.push(number);
                 }
+                if let Some((since, states)) = self.leaving.get_mut(&at) {
+                    assert!(
+                        !controls.start || self.times.arrived_us[number] <= *since,
+                        "{number} starts at removed {at:?}"
+                    );
+                    states.insert(controls.state);
+                    assert!(states.len() <= self.places, "more sequences on removed {at:?} than it had: {states:?}");
+                }
                 self.times.ended_us.insert(number, self.now_us);
                 self.ran.push((number, controls.state, at.0, position, controls.start, controls.end));
             }
@@ -132,6 +158,15 @@ impl Simulation {
             assert!(self.rejected.insert(number, why).is_none(), "rejected twice");
             self.times.ended_us.insert(number, self.now_us);
         }
+        for at in self.driver.take_unbound() {
+            assert!(self.leaving.remove(&at).is_some(), "{at:?} was not removed");
+            assert!(!self.busy.contains_key(&at), "{at:?} runs");
+            self.driver.withdraw(at, self.now_us);
+        }
+        assert!(
+            self.stopped_us.is_none() || !self.driver.is_drained() || self.leaving.is_empty(),
+            "something stays after the stop"
+        );
     }
 
     /// The last request of that sequence which runs now does not run to its end.
@@ -144,19 +179,59 @@ impl Simulation {
 
     /// The process of an instance dies, or another one is up. At least one instance is always up.
     fn set_down(&mut self, at: InstanceId, is_down: bool) {
-        let is_last = self.down.len() + 1 == self.instances;
+        let is_last = self.down.len() + 1 == self.instances.len();
         let changes = if is_down {
             !is_last && !self.down.contains_key(&at) && self.down.insert(at, self.now_us).is_none()
         } else {
             self.down.remove(&at).is_some()
         };
         if changes {
-            self.driver.set_down(at, is_down, self.now_us);
-            self.take();
+            self.change(at, if is_down { InstanceChange::Down } else { InstanceChange::Up });
         }
     }
 
-    fn stop(&mut self) {
+    fn change(&mut self, at: InstanceId, change: InstanceChange) {
+        self.driver.change(at, change, self.now_us);
+        self.take();
+    }
+
+    /// Adds an instance, with the first number that is free.
+    pub(super) fn add(&mut self) {
+        let is_free = |at: &InstanceId| !self.instances.contains(at) && !self.leaving.contains_key(at);
+        let at = (0..=self.instances.len() + self.leaving.len()).map(InstanceId).find(is_free).unwrap();
+        self.instances.insert(at);
+        self.change(at, InstanceChange::Added);
+        self.driver.grant(at, self.now_us);
+        self.take();
+    }
+
+    /// Removes an instance, unless it is the last. If all others are down, all are used.
+    pub(super) fn remove(&mut self, at: InstanceId) {
+        if self.instances.len() == 1 || !self.instances.remove(&at) {
+            return;
+        }
+        self.leaving.insert(at, (self.now_us, BTreeSet::new()));
+        self.removed.insert(at);
+        self.down.remove(&at);
+        let is_any_up = self.down.len() < self.instances.len();
+        let come_up = if is_any_up { BTreeMap::new() } else { std::mem::take(&mut self.down) };
+        self.change(at, InstanceChange::Removed);
+        for at in come_up.into_keys() {
+            self.change(at, InstanceChange::Up);
+        }
+    }
+
+    /// Whether a removed instance still has sequences.
+    pub(super) fn is_leaving(&self, at: InstanceId) -> bool {
+        self.leaving.contains_key(&at)
+    }
+
+    /// One of the instances.
+    fn instance(&self, at: usize) -> InstanceId {
+        *self.instances.iter().nth(at % self.instances.len()).unwrap()
+    }
+
+    pub(super) fn stop(&mut self) {
         self.stopped_us.get_or_insert(self.now_us);
         self.driver.stop(self.now_us);
         self.take();
@@ -174,8 +249,12 @@ impl Simulation {
             match what {
                 Some(instance) => {
                     self.busy.remove(&instance);
+                    let was_leaving = self.leaving.contains_key(&instance);
                     self.driver.done(instance, at_us);
                     self.take();
+                    if was_leaving && !self.leaving.contains_key(&instance) {
+                        continue;
+                    }
                     let would_start = self.driver.would_start(instance, at_us);
                     self.driver.grant(instance, at_us);
                     self.take();
@@ -217,7 +296,10 @@ impl Simulation {
                     let running = self.busy.values().flat_map(|(_, states)| states).copied();
                     running.skip(*at).take(1).collect::<Vec<_>>().into_iter().for_each(|state| self.cut_short(state));
                 }
-                SimulatedEvent::Down { at, is_down } => self.set_down(InstanceId(at % self.instances), *is_down),
+                SimulatedEvent::Down { at, is_down } => self.set_down(self.instance(*at), *is_down),
+                SimulatedEvent::Add if self.instances.len() < 4 => self.add(),
+                SimulatedEvent::Add => {}
+                SimulatedEvent::Remove { at } => self.remove(self.instance(*at)),
                 SimulatedEvent::Stop => self.stop(),
             }
             self.take();
@@ -238,6 +320,8 @@ pub(super) fn events() -> impl Strategy<Value = Vec<(u64, SimulatedEvent)>> {
         2 => (0usize..5).prop_map(|back| SimulatedEvent::Cancel { back }),
         2 => (0usize..3).prop_map(|at| SimulatedEvent::CutShort { at }),
         3 => (0usize..3, any::<bool>()).prop_map(|(at, is_down)| SimulatedEvent::Down { at, is_down }),
+        2 => Just(SimulatedEvent::Add),
+        2 => (0usize..4).prop_map(|at| SimulatedEvent::Remove { at }),
         1 => Just(SimulatedEvent::Stop),
     ];
     prop::collection::vec((0u64..90, event), 0..60)
@@ -285,7 +369,7 @@ proptest! {
         check_stop(&simulation);
         let mut policy = oldest_policy(instances, places, rows_max, delay_us);
         policy.batch.by_shapes = by_shapes;
-        let mut simulation = Simulation::new(Oldest::new(policy), instances, rows_max as usize).by_shapes(by_shapes);
+        let mut simulation = Simulation::new(Oldest::new(policy), instances, rows_max as usize).by_shapes(by_shapes).with_places(places);
         simulation.do_all(&events);
         check(&simulation, false);
         check_deadlines(&simulation, delay_us + (places as u64 + 1) * RUN_US);
@@ -299,6 +383,7 @@ pub(super) fn check(simulation: &Simulation, keeps_position: bool) {
     check_down(simulation);
     check_ids(simulation, keeps_position);
     assert!(simulation.driver.is_drained() && simulation.busy.is_empty(), "something waits for ever");
+    assert!(simulation.leaving.is_empty(), "{:?} are never reported", simulation.leaving);
     let ran: BTreeSet<usize> = simulation.ran.iter().map(|(number, ..)| *number).collect();
     assert_eq!(ran.len(), simulation.ran.len(), "run twice");
     assert!(ran.iter().all(|number| !simulation.rejected.contains_key(number)), "ended twice");
@@ -348,8 +433,8 @@ fn check_ids(simulation: &Simulation, keeps_position: bool) {
         let Some((at, place)) = ran.get(&before) else { continue };
         let [first_us, then_us] = [before, *number].map(|one| simulation.times.ended_us[&one]);
         assert!(first_us + RUN_US <= then_us, "request {number} ran at {then_us} and {before} at {first_us}");
-        // Its slot may be another peer's turn.
-        if simulation.sent.iter().any(|step| step.peer != 0) {
+        // Its slot may be another peer's turn, or be gone with its instance.
+        if simulation.sent.iter().any(|step| step.peer != 0) || simulation.removed.contains(&InstanceId(*at)) {
             continue;
         }
         assert_eq!(at, instance, "request {number} ran elsewhere than {before}");
@@ -391,7 +476,9 @@ fn check_deadlines(simulation: &Simulation, start_us: u64) {
     for (number, why) in &simulation.rejected {
         let at_us = simulation.times.ended_us[number];
         let same = |other: &usize| simulation.sent[*other].sequence == simulation.sent[*number].sequence;
-        let is_due = (0..simulation.sent.len()).filter(same).any(|other| due_us(other) == Some(at_us));
+        // One that followed another one on a removed instance waits for a slot afterwards, and its time may be over then.
+        let is_due_at = |due_us: u64| due_us == at_us || due_us < at_us && !simulation.removed.is_empty();
+        let is_due = (0..simulation.sent.len()).filter(same).any(|other| due_us(other).is_some_and(is_due_at));
         assert!(*why != Rejection::SequenceTimedOut || is_due, "{number} timed out at {at_us}, when nothing was due");
     }
     // A sequence that follows another one waits for its requests as well, and requests of unequal shapes for each other.
@@ -423,143 +510,4 @@ fn check_stop(simulation: &Simulation) {
 pub(super) fn send(simulation: &mut Simulation, sequence: u64, flags: &str) -> Ticket {
     let (start, end) = (flags.contains('s'), flags.contains('e'));
     simulation.send(&SequenceRequest { peer: 0, sequence, start, end, patience_us: None, shapes: 0 })
-}
-
-fn shown(simulation: &Simulation) -> Vec<(usize, usize, usize)> {
-    simulation.ran.iter().map(|(number, _, instance, position, ..)| (*number, *instance, *position)).collect()
-}
-
-#[test]
-fn sequences_spread_over_instances_and_keep_their_position() {
-    let mut simulation = Simulation::new(direct(2, 2, 0, 0.0), 2, 2);
-    for sequence in 1..=3 {
-        send(&mut simulation, sequence, "s");
-    }
-    simulation.pass_until(100);
-    for sequence in 1..=3 {
-        send(&mut simulation, sequence, "");
-    }
-    simulation.pass_until(200);
-    assert_eq!(shown(&simulation), [(0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 0, 0), (4, 1, 0), (5, 0, 1)]);
-}
-
-#[test]
-fn a_sequence_without_a_slot_waits_for_the_end_of_another() {
-    for end in [true, false] {
-        let mut simulation = Simulation::new(direct(1, 1, 0, 0.0), 1, 1);
-        send(&mut simulation, 1, "s");
-        send(&mut simulation, 2, "s");
-        simulation.pass_until(100);
-        assert_eq!(simulation.ran.len(), 1);
-        if end {
-            send(&mut simulation, 1, "e");
-            simulation.pass_until(160);
-        } else {
-            // The first sequence gets no more requests.
-            simulation.pass_until(RUN_US + IDLE_US);
-        }
-        assert_eq!(simulation.ran.last().unwrap().0, 1, "{end}");
-    }
-}
-
-#[test]
-fn a_sequence_begins_with_its_start() {
-    let mut simulation = Simulation::new(oldest(1, 2, 2, 0), 1, 2);
-    send(&mut simulation, 1, "");
-    send(&mut simulation, 2, "se");
-    send(&mut simulation, 2, "");
-    simulation.pass_until(100);
-    assert_eq!(simulation.rejected, BTreeMap::from([(0, Rejection::MissingStart), (2, Rejection::MissingStart)]));
-    // A sequence that was idle for too long is over.
-    send(&mut simulation, 3, "s");
-    simulation.pass_until(100 + RUN_US + IDLE_US);
-    send(&mut simulation, 3, "");
-    assert_eq!(simulation.rejected.get(&4), Some(&Rejection::MissingStart));
-}
-
-#[test]
-fn a_request_in_the_backlog_waits_no_longer_than_it_may() {
-    let mut simulation = Simulation::new(oldest(1, 1, 1, 0), 1, 1);
-    send(&mut simulation, 1, "s");
-    simulation.send(&SequenceRequest {
-        peer: 0,
-        sequence: 2,
-        start: true,
-        end: false,
-        patience_us: Some(50),
-        shapes: 0,
-    });
-    simulation.send(&SequenceRequest { peer: 0, sequence: 2, start: false, end: false, patience_us: None, shapes: 0 });
-    simulation.pass_until(49);
-    assert!(simulation.rejected.is_empty());
-    simulation.pass_until(50);
-    let timed_out = Rejection::SequenceTimedOut;
-    assert_eq!(simulation.rejected, BTreeMap::from([(1, timed_out), (2, timed_out)]), "all of the sequence");
-}
-
-#[test]
-fn an_instance_waits_for_more_sequences_up_to_its_delay() {
-    let mut simulation = Simulation::new(direct(1, 4, 100, 0.5), 1, 4);
-    send(&mut simulation, 1, "s");
-    simulation.pass_until(60);
-    assert!(simulation.ran.is_empty());
-    send(&mut simulation, 2, "s");
-    assert_eq!(shown(&simulation), [(0, 0, 0), (1, 0, 1)], "half of the places are enough");
-    simulation.pass_until(100);
-    send(&mut simulation, 2, "");
-    simulation.pass_until(199);
-    assert_eq!(simulation.ran.len(), 2);
-    simulation.pass_until(200);
-    assert_eq!(shown(&simulation)[2..], [(2, 0, 1)], "behind an empty place");
-}
-
-#[test]
-fn candidates_share_batches_and_their_requests_do_not() {
-    let mut simulation = Simulation::new(oldest(1, 3, 4, 0), 1, 4);
-    send(&mut simulation, 1, "s");
-    for sequence in [1, 2, 2, 3] {
-        send(&mut simulation, sequence, "s");
-    }
-    simulation.pass_until(RUN_US);
-    assert_eq!(simulation.ran.len(), 4, "one of each id at a time: {:?}", simulation.ran);
-    simulation.pass_until(2 * RUN_US);
-    assert_eq!(simulation.ran.len(), 5, "the second START of 2 gets the slot of the first: {:?}", simulation.ran);
-}
-
-/// Three sequences without END come while one place is free. Checks that all that wait at a stop run at once, and that nothing is left to wait for.
-#[track_caller]
-fn check_stopped(scheduler: impl Scheduler + Send + 'static) {
-    let mut simulation = Simulation::new(scheduler, 1, 4);
-    for sequence in [1, 2, 3, 3] {
-        send(&mut simulation, sequence, "s");
-    }
-    send(&mut simulation, 2, "");
-    simulation.pass_until(3 * RUN_US);
-    let before = simulation.ran.len();
-    assert!(before < 5, "the others have no slot, or are held back");
-    simulation.stop();
-    simulation.pass_until(3 * RUN_US + 5 * RUN_US);
-    assert_eq!((simulation.ran.len(), &simulation.rejected), (5, &BTreeMap::new()), "{before} ran before");
-    assert!(simulation.driver.is_drained() && simulation.driver.wake_at_us().is_none());
-}
-
-#[test]
-fn after_a_stop_no_request_waits_for_a_sequence_that_is_idle() {
-    check_stopped(direct(1, 1, 0, 0.0));
-    check_stopped(oldest(1, 1, 1, 0));
-    check_stopped(oldest(1, 1, 4, 300));
-}
-
-#[test]
-fn after_a_stop_no_request_waits_for_others() {
-    check_stopped(direct(1, 4, 1_000_000, 1.0));
-    check_stopped(oldest(1, 4, 4, 1_000_000));
-    let batch = BatchPolicy { rows_max: 4, preferred: vec![4], hold_back: 9, ..BatchPolicy::default() };
-    check_stopped(Oldest::new(OldestPolicy {
-        instances: 1,
-        candidates_max: 2,
-        idle_us: 1_000_000,
-        requests_max: None,
-        batch,
-    }));
 }

@@ -147,7 +147,7 @@ proptest! {
         simulation.do_all(&events);
         check(&simulation, true);
         let scheduler = Oldest::new(OldestPolicy { requests_max, ..oldest_policy(instances, places, 2, 10) });
-        let mut simulation = Simulation::new(scheduler, instances, 2);
+        let mut simulation = Simulation::new(scheduler, instances, 2).with_places(places);
         simulation.do_all(&events);
         check(&simulation, false);
     }
