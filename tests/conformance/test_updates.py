@@ -6,7 +6,9 @@ import time
 import uuid
 
 import pytest
+from batching_setup import pending
 from clients import differs, open_client, refuses, text
+from footprint import wait_until
 from python_setup import PATIENT, Gates, said
 
 # Says who it is: an instance that was reloaded is somebody else.
@@ -368,6 +370,72 @@ def test_a_load_that_takes_instances_away_returns_when_they_are_gone(models, cli
         models.configure(model, groups(count))
         client.load(model)
         assert len(list(tmp_path.iterdir())) == gone, count
+    client.unload(model)
+
+
+# Longer than any test takes.
+IDLE = "max_sequence_idle_microseconds: 600000000"
+STRATEGIES = pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 1 }"])
+
+
+def step(client, model: str, sequence: int, start: bool = False, end: bool = False) -> str:
+    """Sends a request of a sequence. Returns the instance that it ran on."""
+    parameters = {"sequence_id": sequence, "sequence_start": start, "sequence_end": end}
+    return said(client.infer(model, [text("ASKED", [b"who"])], parameters=parameters))
+
+
+@differs("2.51 reloads a Python model whose configuration was written again")
+@STRATEGIES
+def test_a_removed_instance_lives_until_its_sequences_are_over(models, client, tmp_path, strategy):
+    model, batching = name(), f"sequence_batching {{ {strategy} {IDLE} }}\n"
+    models.put(model, groups(3) + batching)
+    (models.server.repository / model / "1" / "model.py").write_text(LEAVES % (0, tmp_path))
+
+    def gone() -> set[str]:
+        return {file.name for file in tmp_path.iterdir()}
+
+    client.load(model)
+    first, second = (step(client, model, sequence, start=True) for sequence in (1, 2))
+    assert first != second
+    # The new instance is of another kind than the three.
+    other = "instance_group [{ count: 1 kind: KIND_CPU rate_limiter { priority: 2 } }]\n"
+    models.configure(model, other + batching)
+    client.load(model)
+    (unused,) = gone()
+    assert unused not in (first, second)
+    assert [step(client, model, sequence) for sequence in (1, 2)] == [first, second]
+    third = step(client, model, 3, start=True)
+    assert third not in (first, second, unused)
+    assert step(client, model, 1, end=True) == first
+    wait_until(lambda: gone() == {unused, first})
+    assert step(client, model, 2, end=True) == second
+    wait_until(lambda: gone() == {unused, first, second})
+    assert step(client, model, 3, end=True) == third
+    client.unload(model)
+
+
+@differs("2.51 reloads a Python model whose configuration was written again")
+@STRATEGIES
+def test_a_sequence_that_waits_runs_on_an_added_instance(models, client, strategy):
+    model, batching = name(), f"sequence_batching {{ {strategy} {IDLE} }}\n"
+    models.put(model, groups(1) + batching)
+    client.load(model)
+    first = step(client, model, 1, start=True)
+    answers: list[str] = []
+
+    def start() -> None:
+        with open_client("http", models.server) as one:
+            answers.append(step(one, model, 2, start=True))
+
+    waits = threading.Thread(target=start, daemon=True)
+    waits.start()
+    wait_until(lambda: pending(models.server, model) == 1)
+    models.configure(model, groups(2) + batching)
+    client.load(model)
+    assert ended([waits])
+    (second,) = answers
+    assert second != first
+    assert [step(client, model, sequence, end=True) for sequence in (1, 2)] == [first, second]
     client.unload(model)
 
 

@@ -42,7 +42,7 @@ pub const NESTED_RUNS_MAX: usize = 4;
 /// Threads of one model version that answer requests that its queue rejected. They are used if the answer calls code that may wait.
 pub const REFUSING_THREADS_MAX: usize = 4;
 
-/// Removed instances that still run, while new ones are added. Loads do not wait for them, and each keeps its memory.
+/// Removed instances that still run or have sequences, while new ones are added. Loads do not wait for them, and each keeps its memory.
 pub const LEAVING_INSTANCES_MAX: usize = 16;
 
 /// Responses of a model with ordered responses that may wait for an earlier one. With more, no further request is started.

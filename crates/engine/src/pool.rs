@@ -62,7 +62,7 @@ struct Shared {
     watched: nerite_watchdog::Name,
     state: Mutex<State>,
     wake: Condvar,
-    /// Notified when an instance that is being removed has ended its last run.
+    /// Notified when a removed instance is to be dropped, or was.
     left: Condvar,
     requests: Arc<ModelVersion>,
     reject: Reject,
@@ -110,13 +110,15 @@ struct State {
     workers_max: usize,
     sleeping: usize,
     closed: bool,
-    /// Numbers of removed instances that still run. `empty` has the free numbers.
+    /// Numbers of removed instances that still run or have sequences. `empty` has the free numbers.
     leaving: HashSet<usize>,
     empty: Vec<usize>,
     /// Removed instances that are idle and are to be dropped.
     gone: Vec<WatchedInstance>,
     /// Whether a thread drops them.
     is_ending: bool,
+    /// Whether that thread is dropping some that were in `gone`.
+    is_dropping: bool,
 }
 
 /// A job that waits.
@@ -200,6 +202,7 @@ impl Pool {
             empty: Vec::new(),
             gone: Vec::new(),
             is_ending: false,
+            is_dropping: false,
         };
         (0..workers_max).rev().for_each(|instance| state.offer(InstanceId(instance)));
         let shared = Arc::new(Shared {
@@ -276,7 +279,7 @@ impl Pool {
         (self.0.reject)(job, rejection);
     }
 
-    /// The numbers of the instances that are idle.
+    /// The numbers of the instances that are idle, and of removed ones that are idle and have sequences.
     pub fn idle(&self) -> Vec<usize> {
         let state = self.0.lock();
         let idle = state.instances.iter().enumerate().filter(|(_, instance)| instance.is_some());
@@ -411,6 +414,7 @@ impl Shared {
     /// Takes the scheduler's decisions. The first batch is for this thread if it is quick and `may_be_here`. Workers get the others.
     fn settle(self: &Arc<Self>, state: &mut State, may_be_here: bool) -> Work {
         let mut work = Work::default();
+        state.remove_unbound();
         self.notify_left(state);
         // A run that is begun here may have to be handed over to a worker. So at least one worker must run already: the system could refuse a new
         // thread.

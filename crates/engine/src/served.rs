@@ -217,7 +217,7 @@ impl Served {
     }
 
     /// The same version with this configuration and these instances. Instances that are in both configurations stay. Others are added or removed.
-    /// This does not wait for the runs of removed instances. After an error nothing has changed.
+    /// This does not wait for the runs and the sequences of removed instances. After an error nothing has changed.
     pub(crate) fn resized(
         &self,
         wanted: Wanted,
@@ -284,20 +284,20 @@ impl Served {
         })
     }
 
-    /// Refuses more instances while too many removed ones still run.
+    /// Refuses more instances while too many removed ones still run or have sequences.
     fn check_leaving(&self, come: usize) -> Result<(), Status> {
         let leaving = self.pool.leaving();
         if come == 0 || leaving <= LEAVING_INSTANCES_MAX {
             return Ok(());
         }
         Err(Status::unavailable(format!(
-            "{leaving} instances of model '{}' that were taken away still run, at most {LEAVING_INSTANCES_MAX} may while others come; \
+            "{leaving} instances of model '{}' that were taken away still run or have sequences, at most {LEAVING_INSTANCES_MAX} may while others come; \
              load it again when they have ended",
             self.name()
         )))
     }
 
-    /// Returns when the instances that were removed are gone.
+    /// Returns when the instances that were removed are gone, except those with sequences.
     pub(crate) fn wait_for_removed(&self) {
         self.pool.wait_for_removed();
     }

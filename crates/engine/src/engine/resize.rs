@@ -48,7 +48,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns when the instances of a model that loads removed are gone, after the runs that they are in. The caller holds no turn, because such a run
+    /// Returns when the instances of a model that loads removed are gone, after the runs that they are in, except those with sequences. The caller holds no turn, because such a run
     /// may itself load the model.
     pub(super) fn wait_for_removed(&self, model: &str) {
         self.served(model).iter().for_each(|served| served.wait_for_removed());

@@ -56,10 +56,11 @@ impl State {
         let cut_short = self.sequences.as_ref().map(|sequences| sequences.take_cut_short());
         cut_short.into_iter().flatten().for_each(|sequence| self.driver.cut_short(sequence, now_us));
         self.driver.done(at, now_us);
-        if self.leaving.contains(&at.0) {
+        let is_leaving = self.leaving.contains(&at.0);
+        if is_leaving && !self.driver.binds() {
             return self.finish_removal(at.0, instance);
         }
-        if instance.is_down() {
+        if instance.is_down() && !is_leaving {
             self.note_down(at.0);
         }
         if let Some(place) = self.instances.get_mut(at.0) {
@@ -67,5 +68,6 @@ impl State {
         }
         self.grant(at);
         self.release(at);
+        self.remove_unbound();
     }
 }

@@ -4,12 +4,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 
 use nerite_backend::Instance;
-use nerite_schedule::InstanceId;
+use nerite_schedule::{InstanceChange, InstanceId};
 
 use super::awaited::WatchedInstance;
 use super::{Pool, Shared, State};
 use crate::policies::Cores;
 use crate::rates::Claimed;
+use crate::timer::now_us;
 
 impl Pool {
     /// Adds instances, each with its cores, and with its claim if the instances share resources. They may run at once. Returns their numbers.
@@ -29,6 +30,7 @@ impl Pool {
             numbers.iter().zip(claimed).for_each(|(number, claimed)| limited.put(InstanceId(*number), claimed));
         }
         for number in &numbers {
+            state.driver.change(InstanceId(*number), InstanceChange::Added, now_us());
             state.offer(InstanceId(*number));
         }
         // The new instances are up, so those that are down are not needed any more.
@@ -40,8 +42,9 @@ impl Pool {
         numbers
     }
 
-    /// Removes instances. They begin no further run, and each is dropped on another thread once it is idle. Only [`Pool::wait_for_removed`] and
-    /// [`Pool::close`] wait for that: the run of an instance may need the model whose load removes the instance.
+    /// Removes instances. They begin no further run, except for sequences that have a slot there, and no further sequence. Each is dropped on another
+    /// thread once it is idle and those sequences are over. Only [`Pool::wait_for_removed`] and [`Pool::close`] wait for that: the run of an instance may
+    /// need the model whose load removes the instance.
     pub fn remove(&self, numbers: &[usize]) {
         let mut state = self.0.lock();
         for number in numbers {
@@ -69,15 +72,16 @@ impl Pool {
         }
     }
 
-    /// Returns when the removed instances are gone, after the runs that they are in.
+    /// Returns when the removed instances are gone, after the runs that they are in. Those with sequences are not waited for: a sequence may go on for
+    /// ever.
     pub fn wait_for_removed(&self) {
         let mut state = self.0.lock();
-        while state.is_ending {
+        while state.is_ending && state.is_any_ending() {
             state = self.0.left.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Removed instances that still run.
+    /// Removed instances that still run or have sequences.
     pub fn leaving(&self) -> usize {
         self.0.lock().leaving.len()
     }
@@ -96,21 +100,40 @@ impl State {
     }
 
     fn remove(&mut self, number: usize) {
-        if !self.forget_down(number) && !self.withdraw(InstanceId(number)) {
-            // The instance runs or is about to run, so it stays in its place until the run is over.
-            self.leaving.insert(number);
-        } else if let Some(instance) = self.instances.get_mut(number).and_then(Option::take) {
-            self.schedule_drop(number, instance);
+        self.leaving.insert(number);
+        // If the instance is reported as up again, it must not get sequences.
+        self.driver.change(InstanceId(number), InstanceChange::Removed, now_us());
+        let is_withheld = self.forget_down(number);
+        if self.driver.binds() {
+            self.remove_unbound();
+        } else if is_withheld || self.withdraw(InstanceId(number)) {
+            self.take_removed(number);
+        }
+        // Otherwise it runs or is about to run, or has sequences. It stays in its place until that is over.
+    }
+
+    /// Drops removed instances to which the scheduler binds no sequence any more.
+    pub(super) fn remove_unbound(&mut self) {
+        for at in self.driver.take_unbound() {
+            self.withdraw(at);
+            self.take_removed(at.0);
         }
     }
 
-    /// Takes back a removed instance after its last run.
-    pub(super) fn finish_removal(&mut self, number: usize, instance: WatchedInstance) {
-        self.leaving.remove(&number);
-        self.schedule_drop(number, instance);
+    fn take_removed(&mut self, number: usize) {
+        if let Some(instance) = self.instances.get_mut(number).and_then(Option::take) {
+            self.finish_removal(number, instance);
+        }
     }
 
-    fn schedule_drop(&mut self, number: usize, instance: WatchedInstance) {
+    /// Whether a removed instance is to be waited for.
+    fn is_any_ending(&self) -> bool {
+        self.is_dropping || !self.gone.is_empty() || !self.driver.binds() && !self.leaving.is_empty()
+    }
+
+    /// Has a removed instance dropped, which does not run.
+    pub(super) fn finish_removal(&mut self, number: usize, instance: WatchedInstance) {
+        self.leaving.remove(&number);
         self.gone.push(instance);
         if let Some(limited) = &mut self.limited {
             limited.forget(InstanceId(number));
@@ -127,12 +150,16 @@ impl Shared {
         let mut state = self.lock();
         loop {
             let gone = std::mem::take(&mut state.gone);
-            if !gone.is_empty() {
+            state.is_dropping = !gone.is_empty();
+            if state.is_dropping {
                 drop(state);
                 // Wakes the workers, so that surplus ones end.
                 self.wake.notify_all();
                 self.end(gone);
                 state = self.lock();
+                // Some may remain that nothing waits for.
+                state.is_dropping = false;
+                self.left.notify_all();
             } else if state.leaving.is_empty() {
                 state.is_ending = false;
                 self.left.notify_all();

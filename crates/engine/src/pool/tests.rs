@@ -19,6 +19,7 @@ mod clock;
 mod down;
 mod limited;
 mod resize;
+mod resized_sequences;
 mod sequences;
 mod several;
 mod stalls;

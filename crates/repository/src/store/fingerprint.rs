@@ -69,9 +69,7 @@ impl Fingerprint {
     pub(super) fn with_config(self, config: &ModelConfig) -> Fingerprint {
         let mut rest = config.clone();
         let policy = rest.version_policy.take();
-        // The slots of sequences follow from the instances.
-        let stays = config.sequence_batching().is_some();
-        let groups = if stays { Vec::new() } else { mem::take(&mut rest.instance_group) };
+        let groups = mem::take(&mut rest.instance_group);
         let mut config = DefaultHasher::new();
         // An instance that shares resources waits for them in another way.
         let needs = |group: &ModelInstanceGroup| {

@@ -382,7 +382,12 @@ fn a_fingerprint_tells_which_versions_changed() {
 /// Whether a version must be reloaded, and whether what is served changed, if this replaces a configuration that asks for one instance.
 #[track_caller]
 fn check_configured(after: &str, reloads: bool, serves_otherwise: bool) {
-    let before = "backend: \"identity\" instance_group { count: 1 }";
+    check_changes("backend: \"identity\" instance_group { count: 1 }", after, reloads, serves_otherwise);
+}
+
+/// The same if this replaces that one.
+#[track_caller]
+fn check_changes(before: &str, after: &str, reloads: bool, serves_otherwise: bool) {
     let disk = Disk::with(&[("r/m/config.pbtxt", before), ("r/m/1/", "")]);
     let before = disk.read().unwrap().fingerprint;
     disk.write("r/m/config.pbtxt", after);
@@ -399,7 +404,10 @@ fn instances_and_the_version_policy_change_without_a_reload() {
     check_configured("backend: \"identity\" instance_group { count: 1 } max_batch_size: 2", true, false);
     let sequences =
         |count: u32| format!("backend: \"identity\" sequence_batching {{ }} instance_group {{ count: {count} }}");
-    check_configured(&sequences(1), true, true);
+    check_configured(&sequences(1), true, false);
+    check_changes(&sequences(1), &sequences(2), false, true);
+    let oldest = sequences(2).replace("{ }", "{ oldest { max_candidate_sequences: 4 } }");
+    check_changes(&sequences(2), &oldest, true, false);
 }
 
 #[test]

@@ -229,3 +229,28 @@ fn instances_that_are_down_can_be_removed_and_their_numbers_used_again() {
     rig.check(&[1]);
     assert_eq!(rig.pool.leaving(), 0);
 }
+
+#[test]
+fn a_removed_instance_that_is_down_gets_no_sequence() {
+    let rig = rig_of_sequences(2, 1);
+    rig.processes[0].set_down(true);
+    assert_eq!(rig.step(1, true), 1);
+    let waiting = rig.send(2, true);
+    rig.pool.remove(&[0]);
+    assert_eq!((rig.pool.leaving(), waiting.try_recv().is_err()), (0, true));
+    let (to, ran) = mpsc::channel();
+    rig.pool.add(vec![Box::new(Numbered(7, Arc::default(), to))], vec![None], Vec::new());
+    assert_eq!(waiting.recv_timeout(Duration::from_mins(1)).unwrap(), None);
+    assert_eq!(ran.recv().unwrap(), 7);
+}
+
+#[test]
+fn an_instance_that_is_down_gets_sequences_when_the_others_are_removed() {
+    let rig = rig_of_sequences(2, 1);
+    rig.processes[0].set_down(true);
+    assert_eq!(rig.step(1, true), 1);
+    let waiting = rig.send(2, true);
+    rig.pool.remove(&[1]);
+    assert_eq!(waiting.recv_timeout(Duration::from_mins(1)).unwrap(), None);
+    assert_eq!((rig.ran.recv().unwrap(), rig.step(1, false), rig.pool.leaving()), (0, 1, 1));
+}

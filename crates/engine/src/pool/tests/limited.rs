@@ -32,7 +32,7 @@ fn limited(limits: &Arc<RateLimits>, text: &str, instances: Vec<Box<dyn Instance
     scheduled(limits, text, instances, Box::new(Fifo::new()), Arrivals::default())
 }
 
-fn scheduled(
+pub(super) fn scheduled(
     limits: &Arc<RateLimits>,
     text: &str,
     instances: Vec<Box<dyn Instance>>,
