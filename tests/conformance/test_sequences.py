@@ -510,3 +510,30 @@ def test_a_scheduler_that_is_held_back_waits_for_a_backlog(launcher, monkeypatch
             assert not concurrent.futures.wait([first], timeout=1).done
             second = pool.submit(step, client, "one_slot", 2, 2, "start", "end", batch=False)
             assert [numbers(one.result(60), "SUM") for one in (first, second)] == [[1], [2]]
+
+
+def test_a_start_before_the_end_takes_the_place_of_the_earlier_sequence(launcher, monkeypatch):
+    """Four sequences have the four places. One of them starts again when no request of it is left to come, and shares the batches of the others."""
+    import tritonclient.grpc as triton_grpc
+
+    monkeypatch.setenv("TRITONSERVER_DELAY_SCHEDULER", "16")
+    repository = launcher.scratch / "sequences_again"
+    put(repository, "direct_4", DIRECT, batch=4)
+    lines = [(1, [1, 3]), (2, [11, 12, 12, 13]), (3, [11, 12, 12, 13]), (4, [11, 12, 12, 13]), (1, [1000, 1001])]
+    answers = queue.Queue()
+    with launcher.running("sequences_again", repository=repository) as server, triton_grpc.InferenceServerClient(server.grpc) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        for at, (id, values) in enumerate(lines):
+            for turn, value in enumerate(values):
+                given = triton_grpc.InferInput("IN", [1, 1], "INT32")
+                given.set_data_from_numpy(np.array([[value]], np.int32))
+                flags = {"sequence_start": turn == 0, "sequence_end": at > 0 and turn == len(values) - 1}
+                client.async_stream_infer("direct_4", [given], request_id=str(at), sequence_id=id, **flags)
+        found = {}
+        for _ in range(16):
+            result, error = answers.get(timeout=30)
+            assert error is None, error
+            found.setdefault(int(result.get_response().id), []).extend(result.as_numpy("SUM").reshape(-1).tolist())
+        batches = http_call(server.http, "GET", "/v2/models/direct_4/stats").json["model_stats"][0]["batch_stats"]
+    assert found == {0: [1, 4], **{at: [11, 23, 35, 48] for at in (1, 2, 3)}, 4: [1000, 2001]}
+    assert [(one["batch_size"], one["compute_infer"]["count"]) for one in batches] == [(4, 4)]

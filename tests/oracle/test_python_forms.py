@@ -96,7 +96,11 @@ def made(server, form):
 
 # Forms that begin so are answered differently, for these reasons.
 MASKED = "Triton refuses masked arrays. The values below the mask are sent"
-DIFFER = {f"{kind} np.ma.masked_array(": MASKED for kind in KINDS}
+TWICE = "the last of two outputs of one name is sent. Triton sends both, over gRPC with the shape of neither"
+DIFFER = {
+    **{f"{kind} np.ma.masked_array(": MASKED for kind in KINDS},
+    **{f"{of} [pb_utils.Tensor('OUT', np.ones(3, 'f4')), pb_utils.Tensor('OUT'": TWICE for of in (*KINDS, "('OUT',) of", "('OUT', 'MORE') of")},
+}
 
 
 def test_what_python_models_make(pair):
