@@ -31,7 +31,7 @@ class ModelProcess:
     def __init__(self, server: ModelServer) -> None:
         self.server = server
         self.input = server.memory(4096)
-        self.output = server.memory(4096)
+        self.output = server.memory(16)
 
     def run(self, code: str) -> int:
         """Has the model ask, and run the code. Returns the number of the call."""
@@ -48,10 +48,13 @@ class ModelProcess:
     def answer(self, message) -> None:
         self.server.calls.send(json.dumps(message).encode())
 
-    def respond(self, call: int, final: bool = False) -> None:
+    def respond(self, call: int, final: bool = False, memory=None) -> None:
         """Sends a response whose output the server keeps until the model has let it go."""
-        place = ["OUT", "FP32", [4], self.output.segment, 0, 16]
-        self.answer({"call": call, "final": final, "response": {"outputs": [place], "parameters": {}}, "own": [], "map": []})
+        memory = memory or self.output
+        place = ["OUT", "FP32", [memory.byte_size // 4], memory.segment, 0, memory.byte_size]
+        mapping, descriptors = self.server.mapping()
+        answer = {"call": call, "final": final, "response": {"outputs": [place], "parameters": {}}, "own": [], "map": mapping}
+        socket.send_fds(self.server.calls, [json.dumps(answer).encode()], descriptors)
 
     def said(self) -> str:
         """What the model answered with."""
@@ -106,6 +109,70 @@ def test_a_thread_that_waits_for_a_response_ends_when_another_closes_the_iterato
     assert talk.hear() == {"cancel": call}
     talk.answer({"call": call, "final": True, "response": {"error": ["CANCELLED", "cancelled"]}})
     assert talk.said() == "(False, [[]])"
+
+
+AGAIN = """
+first = [next(responses), *responses]
+ended = next(responses, None)
+again = list(responses)
+for one in responses: break
+out = (len(first), ended, [a is b for a, b in zip(first, again)], len(list(responses)), len(list(responses)))
+"""
+
+
+def test_an_iterator_that_was_read_to_its_end_starts_again(talk):
+    call = talk.run(AGAIN)
+    for _ in range(2):
+        talk.respond(call)
+        assert talk.hear()["taken"] == call
+    talk.respond(call, final=True)
+    assert talk.said() == "(3, None, [True, True, True], 2, 3)"
+
+
+REFUSED = """
+count = sum(1 for one in responses)
+try: out = list(responses)
+except RuntimeError as error: out = (count, str(error), list(responses._model_channel.keeping))
+"""
+NOT_KEPT = (
+    "the responses of this request ({0}) were not kept for a second loop: an iterator keeps at most 64 tensors and 16777216 bytes, "
+    "and an instance keeps those of at most 8 iterators; keep the responses in a list"
+)
+
+
+def test_a_long_stream_is_not_kept_for_a_second_loop(talk):
+    call = talk.run(REFUSED)
+    later = talk.server.memory(16)
+    for memory in [talk.output] * 64 + [later]:
+        talk.respond(call, memory=memory)
+        assert talk.hear() == {"taken": call}
+    # What was kept was dropped, and the loop's variable has changed.
+    talk.respond(call, memory=later)
+    assert talk.hear() == {"taken": call, "let_go": [talk.output.segment]}
+    talk.respond(call, final=True, memory=later)
+    assert talk.said() == str((67, NOT_KEPT.format(67), []))
+
+
+def test_what_is_kept_for_a_second_loop_is_bounded_in_bytes(talk):
+    call = talk.run(REFUSED)
+    talk.respond(call, final=True, memory=talk.server.memory((16 << 20) + 4))
+    assert talk.said() == str((1, NOT_KEPT.format(1), []))
+
+
+MANY = """
+from nerite_model.nested import ResponseIterator
+others = [ResponseIterator._of(responses._model_channel, None, -number) for number in range(1, 9)]
+out = [one._kept is not None for one in (responses, *others)]
+responses.close()
+others.append(ResponseIterator._of(responses._model_channel, None, -9))
+out.append(others[-1]._kept is not None)
+"""
+
+
+def test_a_few_iterators_of_a_process_keep_their_responses(talk):
+    call = talk.run(MANY)
+    assert talk.hear() == {"cancel": call}
+    assert talk.said() == str([True] * 8 + [False, True])
 
 
 def test_the_memory_of_responses_that_nobody_reads_is_let_go(talk):

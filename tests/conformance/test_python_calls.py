@@ -123,6 +123,26 @@ out = asyncio.run(both())
 """
 
 
+AGAIN = """
+async def asks():
+    return await request_of('py_decoupled', texts(CODE), outputs=['SAID']).async_exec(decoupled=True)
+
+CODE = "send(text('a')); send(text('b')); send(flags=FINAL)"
+responses = RESPONSES
+first = [said(one) for one in responses]
+for one in responses: break
+out = (first, said(next(responses)), len(list(responses)), [said(one) for one in responses] == first)
+"""
+
+
+@pytest.mark.parametrize(
+    "responses", ["asyncio.run(asks())", "request_of('py_decoupled', texts(CODE), outputs=['SAID']).exec(decoupled=True)"]
+)
+def test_responses_that_were_read_to_their_end_can_be_read_again(run_code, responses):
+    expected = (["{'SAID': [b'a']}", "{'SAID': [b'b']}", "{}"], "{'SAID': [b'b']}", 1, True)
+    assert run_code(AGAIN.replace("RESPONSES", responses)) == str(expected)
+
+
 def test_a_coroutine_that_waits_for_a_first_response_lets_others_run(run_code, tmp_path):
     """The response is made only once the other coroutine has had an answer of its own."""
     os.mkfifo(tmp_path / "fifo")

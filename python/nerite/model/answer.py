@@ -63,6 +63,8 @@ class ModelChannel:
         self.unwanted: collections.deque[int] = collections.deque()
         # The requests to other models whose responses an iterator reads.
         self.iterators: set[int] = set()
+        # The iterators that keep responses for a second loop.
+        self.keeping: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
     def warn_undeclared(self, name: str, datatype: str) -> None:
         """Warns the operator, once, of an output that differs from the configuration."""

@@ -7,6 +7,7 @@ Outputs are read where the other model, or the server, wrote them.
 from __future__ import annotations
 
 import collections
+import math
 import re
 import threading
 from typing import TYPE_CHECKING, Any, Optional, Union
@@ -26,6 +27,13 @@ _ALIGN = 64
 _LOAD_SIGNATURE = "model_name: str, config: str = '', files: object = None"
 _UNLOAD_SIGNATURE = "model_name: str, unload_dependents: bool = False"
 _READY_SIGNATURE = "model_name: str, model_version: str = ''"
+# An iterator keeps the responses that it has read for a second loop, as in Triton. It drops them when they have more tensors or bytes than this.
+_KEPT_TENSORS_MAX = 64
+_KEPT_BYTES_MAX = 16 << 20
+# The most iterators of a process that keep responses, because all share the memory of the instance.
+_KEEPING_MAX = 8
+# What a short element of BYTES takes beside its length and text.
+_ELEMENT_BYTES = 48
 _READINESS_FAILED = "Failed to check model readiness: "
 ONLY_IN_EXECUTE = "BLS is only supported during the 'execute' function."
 NOT_IN_TEMPLATES = (
@@ -192,8 +200,15 @@ class ResponseIterator:
         made = ResponseIterator.__new__(ResponseIterator)
         made._model_channel, made._request, made._number = model_channel, request, number
         made._is_done = made._is_cancelled = made._is_closed = False
-        # The responses that were read before the model took one.
+        # The responses that were read and that the next steps of the iteration return.
         made._ahead = collections.deque()
+        # The responses that were read so far. None after some were dropped.
+        made._kept = []
+        made._read_count = made._kept_tensors = made._kept_bytes = 0
+        # Added before the count, so that threads which do this at the same time cannot exceed the limit.
+        model_channel.keeping.add(made)
+        if len(model_channel.keeping) > _KEEPING_MAX:
+            made._drop_kept()
         # The first answer may report that the server does not know the memory of an input. Then the inputs are sent again, as copies.
         made._is_heard = False
         # Held by the thread that waits for a response.
@@ -202,6 +217,15 @@ class ResponseIterator:
         return made
 
     def __iter__(self) -> "ResponseIterator":
+        """The iterator itself. If it has returned all responses, it starts again at the first one."""
+        if self._is_done and not self._ahead and not self._is_closed:
+            if self._kept is None:
+                raise RuntimeError(
+                    f"the responses of this request ({self._read_count}) were not kept for a second loop: an iterator keeps at most {_KEPT_TENSORS_MAX} "
+                    f"tensors and {_KEPT_BYTES_MAX} bytes, and an instance keeps those of at most {_KEEPING_MAX} iterators; "
+                    "keep the responses in a list"
+                )
+            self._ahead.extend(self._kept)
         return self
 
     def _await_first(self) -> None:
@@ -224,7 +248,9 @@ class ResponseIterator:
                 self._finish()
                 raise StopIteration
             try:
-                return _response(self._model_channel, answer)
+                response = _response(self._model_channel, answer)
+                self._keep(response, answer)
+                return response
             finally:
                 # A response that cannot be read counts as taken too.
                 if self._is_done:
@@ -247,6 +273,27 @@ class ResponseIterator:
         self._is_heard = True
         return answer
 
+    def _keep(self, response: InferenceResponse, answer: Any) -> None:
+        """Keeps a response for a second loop, or drops all if that would be too much."""
+        self._read_count += 1
+        kept = self._kept
+        if kept is None:
+            return
+        described = answer.get("response") or {}
+        outputs = described.get("outputs", ())
+        self._kept_tensors += max(len(outputs), 1)
+        self._kept_bytes += sum(len(str(described.get(part, ""))) for part in ("parameters", "error"))
+        for _, datatype, shape, _, _, byte_size in outputs:
+            self._kept_bytes += byte_size + (_ELEMENT_BYTES * math.prod(shape) if datatype == "BYTES" else 0)
+        if self._kept_tensors > _KEPT_TENSORS_MAX or self._kept_bytes > _KEPT_BYTES_MAX:
+            self._drop_kept()
+        else:
+            kept.append(response)
+
+    def _drop_kept(self) -> None:
+        self._kept = None
+        self._model_channel.keeping.discard(self)
+
     def _finish(self) -> None:
         self._is_done = True
         self._model_channel.calls.drop(self._number)
@@ -262,6 +309,7 @@ class ResponseIterator:
         """Cancels the request, and ends the iteration. A thread that waits for a response gets none. Not in Triton."""
         self._is_closed = True
         self._ahead.clear()
+        self._drop_kept()
         self.cancel()
         # A thread that waits is woken by the server's answer to the cancellation.
         if self._waiting.acquire(blocking=False):
