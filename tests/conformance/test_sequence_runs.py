@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import servers
-from batching_setup import pending
+from batching_setup import metric, pending
 from clients import grpc_channel, pb, service_stub
 from footprint import wait_until
 from python_setup import PATIENT, Gates
@@ -158,10 +158,10 @@ def python_server(launcher, tmp_path_factory):
     repository = tmp_path_factory.mktemp("python_rounds")
     gates = Gates(tmp_path_factory.mktemp("gates") / "python_rounds")
     outputs = "".join(f'output {{ name: "{name}" data_type: TYPE_FP32 dims: [ 1 ] }}\n' for name in ("OWN", "GONE"))
-    for name, idle_us in (("patient", IDLE_US), ("brief", BRIEF_US)):
+    for name, idle_us, strategy in (("patient", IDLE_US, "direct { }"), ("brief", BRIEF_US, "direct { }"), ("patient_oldest", IDLE_US, "oldest { }")):
         (repository / name / "1").mkdir(parents=True)
         (repository / name / "1" / "model.py").write_text(gates.code + PYTHON)
-        config = CONFIG.format(batch=0, idle_us=idle_us, strategy="direct { }").replace("onnxruntime", "python")
+        config = CONFIG.format(batch=0, idle_us=idle_us, strategy=strategy).replace("onnxruntime", "python")
         (repository / name / "config.pbtxt").write_text(config + outputs)
     (repository / "slow" / "1").mkdir(parents=True)
     (repository / "slow" / "1" / "model.py").write_text(gates.code + SLOW)
@@ -308,6 +308,32 @@ def test_a_python_model_sees_each_request_of_a_sequence(python_server, model, ho
         assert not call.done()
         leave(call, leaving, how)
         assert outputs(waiting.result(PATIENCE_S)) == {"SUM": 2, "OWN": 2, "GONE": gone + 1}
+
+
+@pytest.mark.parametrize("cancelled", [0, 1])
+@pytest.mark.parametrize("model", ["patient", "patient_oldest"])
+def test_the_waiting_requests_of_a_sequence_are_cancelled_together(python_server, model, cancelled):
+    """A request of the sequence runs meanwhile, and gets its answer."""
+    key = f'nv_inference_request_failure{{model="{model}",reason="CANCELED",version="1"}}'
+    before = metric(python_server, key)
+    with grpc_channel(python_server.grpc) as channel:
+        stub = service_stub(channel)
+        python_server.gates.close(40)
+        running = stub.ModelInfer.future(request(model, 40, 1, "start"))
+        python_server.gates.wait_for(40)
+        waiting = []
+        for count in (1, 2):
+            waiting.append(stub.ModelInfer.future(request(model, 40, 0)))
+            wait_until(lambda: pending(python_server, model) == count)
+        waiting[cancelled].cancel()
+        text = f"sequence 40 of model '{model}' is over, because one of its requests was cancelled or did not run to its end; begin it anew"
+        check_refused(waiting[1 - cancelled], grpc.StatusCode.CANCELLED, text)
+        assert waiting[cancelled].code() == grpc.StatusCode.CANCELLED
+        assert not running.done()
+        check_needs_start(stub, model, 40)
+        python_server.gates.open(40)
+        assert outputs(running.result(PATIENCE_S))["SUM"] == 1
+        wait_until(lambda: metric(python_server, key) == before + 2)
 
 
 @pytest.mark.parametrize("model", ["around", "around_around"])
