@@ -1,4 +1,4 @@
-"""Is a model found whose name is percent-encoded in a path?
+"""Is a model or region found whose name is percent-encoded in a path?
 
 Triton looks for the encoded name, so its own client, which encodes names, does not reach such a model there.
 """
@@ -6,7 +6,8 @@ Triton looks for the encoded name, so its own client, which encodes names, does 
 import numpy as np
 import pytest
 import tritonclient.http as httpclient
-from clients import http_call
+from clients import http_call, open_client
+from regions import region
 
 SPACED = "a b <i>é"
 # A name that looks encoded, and the name that it would stand for.
@@ -63,3 +64,25 @@ def test_a_model_of_the_encoded_name_comes_first(server):
 def test_another_name_is_unknown_as_it_was_written(server, name):
     http_call(server.http, "GET", f"/v2/models/{name}").refused("NOT_FOUND", f"Request for unknown model: '{name}' is not found")
     assert http_call(server.http, "POST", f"/v2/repository/models/{name}/load", {}).error.startswith(f"failed to load '{name}',")
+
+
+@pytest.mark.parametrize("name", [SPACED, ENCODED, "a+b?c#d", "5%"])
+def test_a_region_has_the_name_that_the_client_gave(server, client, name):
+    with region(8) as made, open_client("grpc", server) as other:
+        client.register_system_shared_memory(name, made.key, 8)
+        assert [one["name"] for one in client.get_system_shared_memory_status(name)] == [name]
+        assert [one["name"] for one in other.status("system")] == [name]
+        # An inference names the region without encoding.
+        given = httpclient.InferInput("INPUT0", [1, 1], "FP32")
+        given.set_data_from_numpy(np.float32([[1.5]]))
+        wanted = httpclient.InferRequestedOutput("OUTPUT0")
+        wanted.set_shared_memory(name, 4, offset=4)
+        client.infer(ENCODED, [given], outputs=[wanted])
+        assert np.frombuffer(made.read(4, 4), np.float32) == [1.5]
+        client.unregister_system_shared_memory(name)
+        assert not other.status("system")
+
+
+def test_the_name_of_a_cuda_region_is_decoded_too(server):
+    refused = http_call(server.http, "GET", "/v2/cudasharedmemory/region/a%20b/status")
+    assert refused.error.startswith("Unable to find cuda shared memory region: 'a b'")

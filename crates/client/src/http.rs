@@ -418,7 +418,7 @@ fn trace_path(model: Option<&str>) -> String {
     model.map_or("/v2".to_owned(), |model| model_path(model, None)) + "/trace/setting"
 }
 
-/// `prefix` and one path segment, escaped as Python's `quote` does. Servers keep the escapes as part of the name.
+/// `prefix` and one path segment, escaped as Python's `quote` does. Triton keeps the escapes as part of the name.
 fn escaped(segment: &str, prefix: &str) -> String {
     let mut path = prefix.to_owned();
     for byte in segment.bytes() {

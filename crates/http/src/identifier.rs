@@ -1,8 +1,11 @@
-//! Which model does a percent-encoded segment of a path name?
+//! Which model or region does a percent-encoded segment of a path name?
 //!
 //! Triton does not decode names, but its clients and browsers encode them: the path for a model `a b` has the segment `a%20b`. So a segment is decoded
 //! only if no model has the encoded name, and a model has the decoded one. With `--model-namespacing` a request may name a model by its repository as
-//! well: `/models/a::resnet`, with the slashes encoded.
+//! well: `/models/a::resnet`, with the slashes encoded. The name of a region is always decoded, because clients choose it: inferences and gRPC name the
+//! region without the encoding.
+
+use std::borrow::Cow;
 
 use nerite_api::{Api, on_disk};
 
@@ -25,6 +28,14 @@ pub async fn in_repository(api: &Api, segment: &str) -> Option<String> {
     })
     .await;
     found.ok().flatten()
+}
+
+/// The name of a region. A segment whose encoding is invalid is the name as it is.
+pub fn region(segment: &str) -> Cow<'_, str> {
+    if !segment.contains('%') {
+        return Cow::Borrowed(segment);
+    }
+    decoded(segment).map_or(Cow::Borrowed(segment), Cow::Owned)
 }
 
 /// The text without percent-encoding. `None`: the encoding is invalid, or the result is not UTF-8.
@@ -60,6 +71,15 @@ mod tests {
         check("plain", Some("plain"));
         for wrong in ["%", "%2", "%2G", "a%-1b", "%+2", "%FF"] {
             check(wrong, None);
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_region_is_decoded_once() {
+        for (segment, name) in
+            [("r", "r"), ("a%20b", "a b"), ("a%2520b", "a%20b"), ("a%2Fb", "a/b"), ("5%", "5%"), ("%FF", "%FF")]
+        {
+            assert_eq!(region(segment), name, "{segment}");
         }
     }
 }

@@ -5,12 +5,14 @@ use nerite_request::Status;
 use nerite_wire::json::{read_cuda_register, read_system_register, write_cuda_status, write_system_status};
 
 use super::{CallResult, pass_over, read_control_body};
+use crate::identifier;
 use crate::incoming::Incoming;
 use crate::reply::{done, json};
 use crate::route::{RegionCall, RegionKind};
 
-/// Status, registration and unregistration of regions of both kinds.
-pub async fn region(api: &Api, body: Incoming, kind: RegionKind, name: &str, call: RegionCall) -> CallResult {
+/// Status, registration and unregistration of regions of both kinds. `segment` is the name as the path has it.
+pub async fn region(api: &Api, body: Incoming, kind: RegionKind, segment: &str, call: RegionCall) -> CallResult {
+    let name = &*identifier::region(segment);
     if call != RegionCall::Register {
         pass_over(body).await;
         return without_body(api, kind, name, call).await;
