@@ -2,18 +2,23 @@
 
 import base64
 import contextlib
+import http.client
 import json
 import os
 import pathlib
+import re
 import socket
 import time
 
 import grpc
 import pytest
 import servers
+import tritonclient.http as httpclient
 from clients import http_call, open_client, pb, refuses, service_stub
+from tritonclient.utils import InferenceServerException
 
 GIB = 1 << 30
+BODY_BYTES_MAX = 100_000
 CONFIG_BYTES_MAX = 32 << 20
 # Of a file that comes with a load: more than the server may keep in memory.
 LONG_BYTES = 100 << 20
@@ -43,7 +48,7 @@ def with_upload(launcher, tmp_path_factory):
     repository = launcher.copy_of("with_upload", "identity_fp32", "simple")
     command, environment = servers.nerite_command(repository)
     kept = tmp_path_factory.mktemp("kept")
-    flags = ["--session-socket=off", "--model-control-mode=explicit", "--load-model=simple", *SMALL_BUDGET]
+    flags = ["--session-socket=off", "--model-control-mode=explicit", "--load-model=simple", f"--http-max-input-size={8 * GIB}", *SMALL_BUDGET]
     environment |= {"TMPDIR": str(kept)}
     server = launcher.start(command, environment, flags, launcher.scratch / "with_upload.log", repository)
     server.kept = kept
@@ -55,15 +60,12 @@ def with_upload(launcher, tmp_path_factory):
 
 def answer_without_body(server, byte_size: int, model: str = "simple") -> tuple[int, str]:
     """What a client is told that declares a body and sends none of it."""
-    host, port = server.http.split(":")
-    with contextlib.closing(socket.create_connection((host, int(port)), timeout=60)) as wire:
-        head = f"POST /v2/repository/models/{model}/load HTTP/1.1\r\nHost: localhost\r\nContent-Length: {byte_size}\r\n\r\n"
-        wire.sendall(head.encode())
-        answer = b""
-        while got := wire.recv(4096):
-            answer += got
-    head, _, body = answer.partition(b"\r\n\r\n")
-    return int(head.split()[1]), json.loads(body)["error"]
+    with contextlib.closing(http.client.HTTPConnection(server.http, timeout=60)) as connection:
+        connection.putrequest("POST", f"/v2/repository/models/{model}/load")
+        connection.putheader("Content-Length", str(byte_size))
+        connection.endheaders()
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())["error"]
 
 
 def test_a_load_is_refused_before_its_body_comes(server, without_upload, with_upload):
@@ -73,6 +75,44 @@ def test_a_load_is_refused_before_its_body_comes(server, without_upload, with_up
     assert answer_without_body(without_upload, 3 * GIB) == (501, text)
     text = f"a load request has at most {4 * GIB} bytes, got {5 * GIB}; put the model into the repository"
     assert answer_without_body(with_upload, 5 * GIB) == (400, text)
+
+
+@pytest.fixture(scope="module")
+def with_small_bodies(launcher):
+    """Clients may send files here, by short bodies over HTTP."""
+    repository = launcher.copy_of("with_small_bodies", "simple")
+    flags = ["--model-control-mode=explicit", "--load-model=simple", f"--http-max-input-size={BODY_BYTES_MAX}"]
+    with launcher.running("with_small_bodies", *flags, repository=repository) as found:
+        yield found
+
+
+TOO_LARGE = re.compile(
+    rf"request JSON size of \d+ bytes exceeds the maximum allowed input size of {BODY_BYTES_MAX} bytes\. "
+    r"Use --http-max-input-size to increase the limit\."
+)
+
+
+def test_the_limit_of_inputs_over_http_holds_for_loads(with_small_bodies):
+    """Triton's client sends the whole body before it reads the answer."""
+    with httpclient.InferenceServerClient(with_small_bodies.http) as client:
+        with pytest.raises(InferenceServerException, match=TOO_LARGE):
+            client.load_model("simple", config="{}", files={"file:1/model.onnx": bytes(30 << 20)})
+        client.load_model("simple")
+
+
+@pytest.mark.parametrize("path", ["repository/models/simple/load", "repository/models/simple/unload", "repository/index", "logging", "trace/setting"])
+@pytest.mark.parametrize("body", [b" " * (BODY_BYTES_MAX + 1), [b" " * 1000] * 101], ids=["declared", "chunked"])
+def test_the_limit_of_inputs_over_http_holds_for_every_body(with_small_bodies, path, body):
+    answer = http_call(with_small_bodies.http, "POST", f"/v2/{path}", iter(body) if isinstance(body, list) else body)
+    assert answer.status == 400 and TOO_LARGE.fullmatch(answer.error), answer
+
+
+def test_loads_over_grpc_have_a_limit_of_their_own(with_small_bodies):
+    parameters = sent_model(with_small_bodies, "sent")
+    with open_client("grpc", with_small_bodies) as client:
+        client.load("sent", parameters)
+        assert client.model_ready("sent")
+        client.unload("sent")
 
 
 def load_message(byte_size: int) -> pb.RepositoryModelLoadRequest:

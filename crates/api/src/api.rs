@@ -101,7 +101,7 @@ pub struct Options {
     pub http_forward: Option<Regex>,
     /// gRPC metadata that become parameters of a request.
     pub grpc_forward: Option<Regex>,
-    /// Largest JSON part, JSON input, raw body and decompressed body over HTTP, and decompressed message over gRPC, in bytes.
+    /// Largest JSON body or part, JSON input, raw body and decompressed body over HTTP, and decompressed message over gRPC, in bytes.
     pub http_input_bytes_max: u64,
     /// Whether the server is ready only if every known model is.
     pub strict_readiness: bool,
@@ -239,7 +239,7 @@ impl Api {
         Ok(caller.map(|caller| self.with_caller(caller)))
     }
 
-    /// Largest JSON part, JSON input and raw body over HTTP, in bytes.
+    /// Largest JSON body or part, JSON input and raw body over HTTP, in bytes.
     pub fn http_input_bytes_max(&self) -> u64 {
         self.inner.options.http_input_bytes_max
     }

@@ -32,13 +32,8 @@ async fn pass_over(body: Incoming) {
 /// Reads the body of a call that is neither an inference nor a load. Such a body is short.
 async fn read_control_body(api: &Api, body: Incoming) -> Result<Received, Failure> {
     let declared = body.size_hint().exact();
-    let bytes_max = CONTROL_BODY_BYTES_MAX.min(api.http_input_bytes_max());
-    let too_large = |size, max| match max {
-        CONTROL_BODY_BYTES_MAX => Status::invalid(format!(
-            "the body of this call has at most {max} bytes, got {size}; send only its own members"
-        )),
-        _ => json_too_large(size, max),
-    };
+    let (bytes_max, is_flag) = json_limit(api, CONTROL_BODY_BYTES_MAX);
+    let too_large = if is_flag { json_too_large } else { control_too_large };
     receive(body, Expected { declared, tail_at: None, bytes_max, too_large }, api.account()).await
 }
 
@@ -46,6 +41,16 @@ async fn read_control_body(api: &Api, body: Incoming) -> Result<Received, Failur
 async fn read_body(api: &Api, body: Incoming, bytes_max: u64) -> Result<Received, Failure> {
     let declared = body.size_hint().exact();
     receive(body, Expected { declared, tail_at: None, bytes_max, too_large: json_too_large }, api.account()).await
+}
+
+/// The limit of a JSON body of which the call takes at most `own_max` bytes, and whether it is that of `--http-max-input-size`.
+fn json_limit(api: &Api, own_max: u64) -> (u64, bool) {
+    let flag_max = api.http_input_bytes_max();
+    (own_max.min(flag_max), flag_max < own_max)
+}
+
+fn control_too_large(size: u64, max: u64) -> Status {
+    Status::invalid(format!("the body of this call has at most {max} bytes, got {size}; send only its own members"))
 }
 
 fn json_too_large(size: u64, max: u64) -> Status {

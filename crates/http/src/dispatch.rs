@@ -68,7 +68,7 @@ pub async fn dispatch(api: &Api, request: Request<Incoming>) -> Response<Outgoin
         Route::AllStatistics => Box::pin(metadata::all_statistics(api)).await,
         Route::Index => Box::pin(control::index(api, body)).await,
         Route::Control { repository: true, .. } => Err(control::no_repository()),
-        Route::Control { name, load: true, .. } => Box::pin(control::load(api, body, name)).await,
+        Route::Control { name, load: true, .. } => Box::pin(control::load(api, &parts.headers, body, name)).await,
         Route::Control { name, .. } => Box::pin(control::unload(api, body, name)).await,
         Route::Region { kind, name, call } => Box::pin(regions::region(api, body, kind, name, call)).await,
         Route::Trace { name } => Box::pin(settings::trace(api, &parts, body, name)).await,

@@ -30,8 +30,8 @@ pub enum Text {
     },
 }
 
-/// Reads `body` to its end. More than `bytes_max` bytes are refused with the error of `too_large`, before they arrive if the client declared them.
-/// Bytes in memory are charged to `account`.
+/// Reads `body` to its end. More than `bytes_max` bytes are refused with the error of `too_large`, and the connection closes. Bytes in memory are charged
+/// to `account`.
 pub async fn spool<B>(
     body: B,
     bytes_max: u64,
@@ -42,9 +42,6 @@ where
     B: Body<Data = Bytes, Error: std::error::Error + 'static>,
 {
     let declared = body.size_hint().exact();
-    if let Some(declared) = declared.filter(|declared| *declared > bytes_max) {
-        return Err(too_large(declared));
-    }
     let mut body = pin!(body);
     // The limit is checked below, because `too_large` is a closure, which `Expected` cannot hold.
     let beyond = |_, _| Status::internal("a load has no other limit");
@@ -56,7 +53,7 @@ where
     while let Some(frame) = chunks.next(body.as_mut()).await.map_err(Refusal::into_failure)? {
         len += frame.len() as u64;
         if len > bytes_max {
-            return Err(too_large(len));
+            return Err(Failure { close: true, ..too_large(len) });
         }
         held.extend_from_slice(&frame);
         charge.resize(held.len());

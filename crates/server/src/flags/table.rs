@@ -152,7 +152,7 @@ flags! {
         "reuse-http-port" BOOL, Yes, "Let several servers share the HTTP port (SO_REUSEPORT). Default is false.";
         "http-header-forward-pattern" TEXT, Yes, "Regular expression for headers that become request parameters.";
         "http-thread-count" INT, Yes, "Threads that serve the front ends, at most one per core. Default is half of the cores, at most 8.";
-        "http-max-input-size" INT, Yes, "Largest JSON, raw or decompressed input over HTTP, and largest decompressed message over gRPC, in bytes. Default is 67108864.";
+        "http-max-input-size" INT, Yes, "Largest JSON, raw or decompressed input over HTTP, also of a load with files, and largest decompressed message over gRPC, in bytes. Default is 67108864.";
         "http-use-ssl" BOOL, Yes, "Whether the HTTP port uses TLS (https). Default is false.";
         "http-use-ssl-mutual" BOOL, Yes, "Whether the HTTP port uses TLS and asks clients for a certificate. Default is false.";
         "http-server-cert" TEXT, Yes, "File of the server's certificate, PEM. Read again when it changes.";
