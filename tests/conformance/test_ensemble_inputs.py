@@ -3,8 +3,8 @@
 import pathlib
 
 import pytest
-from clients import fp32, open_client, refuses
-from test_ensembles import numbers, put_ensemble, put_part
+from clients import RequestedOutput, differs, fp32, open_client, refuses
+from test_ensembles import numbers, put_ensemble, put_part, scheduling
 
 # Without ADD it adds a hundred.
 MAYBE = """\
@@ -31,11 +31,46 @@ class TritonPythonModel:
 """
 OPTIONAL = 'input { name: "ADD" data_type: TYPE_FP32 dims: [ -1 ] optional: true }'
 REQUIRED = OPTIONAL.replace(" optional: true", "")
+# Makes only those outputs whose inputs it gets.
+PASSES = """\
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor(one.name().replace("IN", "OUT"), one.as_numpy()) for one in request.inputs()]) for request in requests]
+"""
+PAIR = "max_batch_size: 4\n" + "".join(
+    f'input {{ name: "INPUT{at}" data_type: TYPE_FP32 dims: [ 1 ] optional: true }} output {{ name: "OUTPUT{at}" data_type: TYPE_FP32 dims: [ 1 ] }}\n'
+    for at in (0, 1)
+)
+
+
+def put_pair(repository: pathlib.Path, name: str, config: str) -> None:
+    """A model with two optional inputs, and an output for each."""
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(config + PAIR)
+
+
+def put_pipeline(repository: pathlib.Path, name: str, *steps: str) -> None:
+    put_pair(repository, name, 'platform: "ensemble"\n' + scheduling(*steps))
+
+
+def put_pipelines(found: pathlib.Path) -> None:
+    put_pair(found, "identity_2", 'backend: "identity"\n')
+    put_pair(found, "passes", 'backend: "python"\n')
+    (found / "passes" / "1" / "model.py").write_text(PASSES)
+    put_pipeline(found, "pipeline", "identity_2 INPUT0=INPUT0 INPUT1=INPUT1 OUTPUT0=x", "identity_2 INPUT1=x OUTPUT0=OUTPUT0 OUTPUT1=OUTPUT1")
+    both = "passes INPUT0=INPUT0 INPUT1=INPUT1 OUTPUT0=x OUTPUT1=y"
+    put_pipeline(found, "connected", both, "passes INPUT0=x INPUT1=y OUTPUT0=OUTPUT0 OUTPUT1=OUTPUT1")
+    put_pipeline(found, "crossed", both, "identity_2 INPUT0=y INPUT1=x OUTPUT0=OUTPUT0 OUTPUT1=OUTPUT1")
 
 
 @pytest.fixture(scope="module")
 def ensembles(launcher):
     found: pathlib.Path = launcher.scratch / "ensemble_inputs"
+    if not launcher.oracle:
+        put_pipelines(found)
     put_part(found, "maybe", MAYBE, extra=OPTIONAL)
     put_part(found, "sum", MAYBE, extra=REQUIRED)
     put_part(found, "versioned", VERSION.replace("WHAT", "value + 1"), extra="version_policy { all { } }")
@@ -88,6 +123,25 @@ def test_an_optional_input_whose_model_needs_it(client):
     with refuses("INVALID_ARG", "in ensemble 'needs_it', "):
         client.infer("needs_it", [fp32("IN", [1])])
     assert numbers(client.infer("needs_it", [fp32("IN", [2]), fp32("ADD", [5])])) == [7]
+
+
+@differs("2.51 here has no backend identity", run=False)
+@pytest.mark.parametrize(
+    ("model", "given", "expect"),
+    [
+        # The first input of the second step is not connected, so the built-in identity answers zeros for it.
+        ("pipeline", ("INPUT0", "INPUT1"), {"OUTPUT0": [0], "OUTPUT1": [3]}),
+        # The first step does not make `y`, which is connected to an optional input.
+        ("crossed", ("INPUT0",), {"OUTPUT0": [0], "OUTPUT1": [3]}),
+        ("crossed", ("INPUT0", "INPUT1"), {"OUTPUT0": [3], "OUTPUT1": [3]}),
+        # Nothing is made of an input that was left out. The response is without the output.
+        ("connected", ("INPUT0",), {"OUTPUT0": [3]}),
+        ("connected", ("INPUT1",), {"OUTPUT1": [3]}),
+    ],
+)
+def test_what_a_step_did_not_make_may_be_an_optional_input(client, model, given, expect):
+    reply = client.infer(model, [fp32(name, [[3]]) for name in given], [RequestedOutput("OUTPUT0"), RequestedOutput("OUTPUT1")])
+    assert {name: (numbers(reply, name), reply.outputs[name].shape) for name in reply.outputs} == {name: (values, [1, 1]) for name, values in expect.items()}
 
 
 @pytest.mark.parametrize(

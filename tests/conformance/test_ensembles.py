@@ -161,7 +161,7 @@ def put_part(repository: pathlib.Path, name: str, source: str, **more) -> None:
     (repository / name / "config.pbtxt").write_text('backend: "python"\n' + config(name, **more))
 
 
-def put_ensemble(repository: pathlib.Path, name: str, *steps: str, outputs=("OUT",), scheduling="", **more) -> None:
+def scheduling(*steps: str, more="") -> str:
     """Steps are written `model IN=a OUT=b`, with `model:2` for a version."""
     text = ""
     for step in steps:
@@ -171,9 +171,13 @@ def put_ensemble(repository: pathlib.Path, name: str, *steps: str, outputs=("OUT
         for key, value in (one.split("=") for one in maps):
             text += f'{"output" if key.startswith(("OUT", "NO_OUT")) else "input"}_map {{ key: "{key}" value: "{value}" }}\n'
         text += "}\n"
+    return f"ensemble_scheduling {{\n{text}{more}}}\n"
+
+
+def put_ensemble(repository: pathlib.Path, name: str, *steps: str, outputs=("OUT",), settings="", **more) -> None:
     (repository / name / "1").mkdir(parents=True)
     head = 'platform: "ensemble"\n' + config(name, outputs, **more)
-    (repository / name / "config.pbtxt").write_text(head + f"ensemble_scheduling {{\n{text}{scheduling}}}\n")
+    (repository / name / "config.pbtxt").write_text(head + scheduling(*steps, more=settings))
 
 
 @pytest.fixture(scope="module")
@@ -204,19 +208,19 @@ def repository(launcher, gates) -> pathlib.Path:
     put_ensemble(found, "many_counted", "repeat IN=IN OUT=x", "count IN=x OUT=OUT")
     # 2.51 does not know this setting.
     limit = "" if launcher.oracle else "max_inflight_requests: 2\n"
-    put_ensemble(found, "two_in_flight", "repeat IN=IN OUT=x", "count IN=x OUT=OUT", scheduling=limit)
+    put_ensemble(found, "two_in_flight", "repeat IN=IN OUT=x", "count IN=x OUT=OUT", settings=limit)
     one = "" if launcher.oracle else "max_inflight_requests: 1\n"
     put_part(found, "thrice", THRICE, extra=DECOUPLED)
     put_ensemble(found, "many_thrice", "repeat IN=IN OUT=x", "thrice IN=x OUT=OUT")
-    put_ensemble(found, "many_thrice_one", "repeat IN=IN OUT=x", "thrice IN=x OUT=OUT", scheduling=one)
+    put_ensemble(found, "many_thrice_one", "repeat IN=IN OUT=x", "thrice IN=x OUT=OUT", settings=one)
     # What the second step answers is waited for by the third, and by the client.
     put_part(found, "same", MODEL.replace("value + 1", "value"))
     steps = ("repeat IN=IN OUT=x", "thrice IN=x OUT=OUT2", "same IN=OUT2 OUT=OUT")
-    put_ensemble(found, "many_six", *steps, outputs=("OUT", "OUT2"), scheduling=one)
+    put_ensemble(found, "many_six", *steps, outputs=("OUT", "OUT2"), settings=one)
     put_part(found, "thrice_too", THRICE, extra=DECOUPLED)
     steps = ("repeat IN=IN OUT=x", "thrice IN=x OUT=OUT2", "thrice_too IN=OUT2 OUT=OUT")
     put_ensemble(found, "joined_at_the_end", *steps, outputs=("OUT", "OUT2"))
-    put_ensemble(found, "many_thrice_inside", "many_thrice_one IN=IN OUT=x", "thrice_too IN=x OUT=OUT", scheduling=one)
+    put_ensemble(found, "many_thrice_inside", "many_thrice_one IN=IN OUT=x", "thrice_too IN=x OUT=OUT", settings=one)
     put_part(found, "plus_rows", MODEL, dims="-1, -1")
     put_part(found, "sum_of_two", MODEL, extra='input { name: "IN2" data_type: TYPE_FP32 dims: [ -1 ] }')
     put_part(found, "batching", MODEL, extra="max_batch_size: 4")
