@@ -80,7 +80,8 @@ def put_sequences(repository: pathlib.Path, name: str, *named: str) -> None:
     flags = "".join(
         f'control_input {{ name: "{kind}" control {{ kind: CONTROL_SEQUENCE_{kind} int32_false_true: [ 0, 1 ] }} }}\n' for kind in ("START", "READY")
     )
-    inputs = "".join(f'inputs {{ key: "{one}" value {{ data_type: TYPE_INT32 dims: 1 zero_data: true }} }}\n' for one in named)
+    datatype = {"CORRID": "STRING"}
+    inputs = "".join(f'inputs {{ key: "{one}" value {{ data_type: TYPE_{datatype.get(one, "INT32")} dims: 1 zero_data: true }} }}\n' for one in named)
     (repository / name / "config.pbtxt").write_text(f"""\
 backend: "python"
 max_batch_size: 2
@@ -120,6 +121,7 @@ def warmed(launcher):
     put(repository, "batched", sample('input_data_file: "five"', batch=3), batch=4)
     put_sequences(repository, "controls_of_the_server", "INPUT")
     put_sequences(repository, "controls_of_the_sample", "INPUT", "START", "READY")
+    put_sequences(repository, "id_of_the_sample", "INPUT", "CORRID")
     for name, (samples, _) in REFUSED.items():
         put(repository, name, *samples, dims="[ -1 ]" if name in ("too_short", "open_dims") else "[ 2 ]")
     with launcher.running("warmups", "--model-control-mode=explicit", "--log-verbose=1", repository=repository) as found:
@@ -153,7 +155,7 @@ def test_the_verbose_log_names_each_instance_and_its_samples(warmed):
 
 
 @differs("the Python backend of 2.51 gets no control that the sample does not name")
-@pytest.mark.parametrize(("model", "seen"), [("controls_of_the_server", "1 1 1"), ("controls_of_the_sample", "0 0 1")])
+@pytest.mark.parametrize(("model", "seen"), [("controls_of_the_server", "1 1 1"), ("controls_of_the_sample", "0 0 1"), ("id_of_the_sample", "1 1 ")])
 def test_a_sample_may_name_the_controls_of_a_sequence(warmed, model, seen):
     with open_client("http", warmed) as client:
         client.load(model)

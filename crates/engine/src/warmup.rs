@@ -330,7 +330,12 @@ mod tests {
 
     /// The inputs of each request of a load with this sample.
     fn warmed(inputs: &[(&str, i32)]) -> Result<Vec<Vec<Tensor>>, String> {
-        let text = format!("{SEQUENCES} {}", sample(inputs));
+        warmed_as(SEQUENCES, inputs)
+    }
+
+    /// As [`warmed`], for another model of sequences.
+    fn warmed_as(model: &str, inputs: &[(&str, i32)]) -> Result<Vec<Vec<Tensor>>, String> {
+        let text = format!("{model} {}", sample(inputs));
         let config = nerite_config::parse_text("", text.as_bytes()).expect("a configuration");
         let directory = Path::new("/no/such/folder");
         let sequences = Sequences::load(&config, directory, None).expect("it has no files");
@@ -388,11 +393,20 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_takes_texts_as_ids_gets_one() {
-        let found = warmed(&[("INPUT", 1)]).expect("the sample runs");
-        let ids = found.iter().flatten().filter(|input| input.name == "CORRID");
-        let texts: Vec<_> = ids.map(|id| id.data.private_bytes().map(<[u8]>::to_vec)).collect();
-        assert_eq!(texts, vec![Some(vec![1, 0, 0, 0, b'1']); 6]);
+    fn an_id_that_the_server_makes_up_has_the_datatype_of_its_control() {
+        for (datatype, bytes) in [
+            ("STRING", &[1, 0, 0, 0, b'1'][..]),
+            ("UINT64", &[1, 0, 0, 0, 0, 0, 0, 0]),
+            ("INT64", &[1, 0, 0, 0, 0, 0, 0, 0]),
+            ("UINT32", &[1, 0, 0, 0]),
+            ("INT32", &[1, 0, 0, 0]),
+        ] {
+            let model = SEQUENCES.replace("TYPE_STRING", &format!("TYPE_{datatype}"));
+            let found = warmed_as(&model, &[("INPUT", 1)]).expect("the sample runs");
+            let ids = found.iter().flatten().filter(|input| input.name == "CORRID");
+            let ids: Vec<_> = ids.map(|id| id.data.private_bytes().map(<[u8]>::to_vec)).collect();
+            assert_eq!(ids, vec![Some(bytes.to_vec()); 6], "{datatype}");
+        }
     }
 
     #[test]
