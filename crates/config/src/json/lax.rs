@@ -49,7 +49,7 @@ fn string(quote: char, rest: &mut Peekable<CharIndices<'_>>, out: &mut String) {
             '"' => out.push_str("\\\""),
             '\\' => match rest.next() {
                 Some((_, escaped @ ('"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't' | 'u'))) => {
-                    out.extend(['\\', escaped])
+                    out.extend(['\\', escaped]);
                 }
                 Some((_, 'v')) => character('\u{b}', out),
                 Some((_, other)) => character(other, out),
