@@ -66,9 +66,6 @@ fn cuda_regions(json: &str) -> Vec<ListedRegion> {
 }
 
 async fn drop_one(client: &http::Client, name: &str, explain: impl Fn(Error) -> String) -> Result<Answer, String> {
-    let segment = unquoted(name).ok_or(format!(
-        "no HTTP request can name the region '{name}', which another protocol registered; drop it over the session socket"
-    ))?;
     let found = list(client).await.map_err(&explain)?.into_iter().find(|region| region.name == name);
     match found {
         None => return Err(format!("no region is called '{name}'")),
@@ -77,61 +74,13 @@ async fn drop_one(client: &http::Client, name: &str, explain: impl Fn(Error) -> 
         }
         Some(_) => {}
     }
-    client.unregister_system_region(&segment).await.map_err(explain)?;
+    client.unregister_system_region(name).await.map_err(explain)?;
     Ok(Answer::DroppedSilently { what: format!("region '{name}'") })
-}
-
-/// The text that clients write as `name` in a path, if only that text is written so. Servers of this protocol keep escapes as part of a name: a
-/// request for `a b` finds the region that is listed as `a%20b`, and no request finds a region called `a b`.
-fn unquoted(name: &str) -> Option<String> {
-    let (mut bytes, mut rest) = (Vec::new(), name.as_bytes());
-    while let [first, tail @ ..] = rest {
-        let plain = first.is_ascii_alphanumeric() || b"_.-~".contains(first);
-        match tail {
-            _ if plain => {
-                bytes.push(*first);
-                rest = tail;
-            }
-            [high, low, tail @ ..] if *first == b'%' => {
-                let digits = [*high, *low];
-                let canonical = digits.iter().all(|digit| digit.is_ascii_digit() || (b'A'..=b'F').contains(digit));
-                let digits = std::str::from_utf8(&digits).ok().filter(|_| canonical)?;
-                let byte = u8::from_str_radix(digits, 16).ok()?;
-                // One that needs no escape would not be escaped again.
-                if byte.is_ascii_alphanumeric() || b"_.-~".contains(&byte) {
-                    return None;
-                }
-                bytes.push(byte);
-                rest = tail;
-            }
-            _ => return None,
-        }
-    }
-    String::from_utf8(bytes).ok().filter(|segment| !segment.is_empty())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[track_caller]
-    fn check(name: &str, segment: Option<&str>) {
-        assert_eq!(unquoted(name).as_deref(), segment, "{name}");
-    }
-
-    #[test]
-    fn only_names_that_http_wrote_are_named_by_it() {
-        check("frames_0", Some("frames_0"));
-        check("a%20b%2Fc", Some("a b/c"));
-        check("%C3%A4", Some("ä"));
-        check("a b", None);
-        check("a%2fc", None);
-        check("a%41", None);
-        check("100%", None);
-        check("%FF", None);
-        check("ä", None);
-        check("", None);
-    }
 
     #[test]
     fn cuda_regions_are_read_as_triton_writes_them() {
