@@ -4,24 +4,15 @@
 use std::collections::{BTreeMap, HashMap};
 
 use nerite_schedule::{
-    Arrival, BatchPolicy, Direct, DirectPolicy, Driver, HoldBack, InstanceId, Oldest, OldestPolicy, PriorityLevels,
-    Rejection, Repeat, RunSlot, Scheduler, SequenceId, SequenceKey, SequenceStep, Ticket,
+    Arrival, BatchPolicy, Direct, DirectPolicy, Driver, InstanceId, Oldest, OldestPolicy, PriorityLevels, Rejection,
+    Repeat, RunSlot, Scheduler, SequenceId, SequenceKey, SequenceStep, Ticket,
 };
 use proptest::prelude::*;
 
 const IDLE_US: u64 = 1_000;
 
 fn direct(instances: usize, rows_max: usize) -> Box<dyn Scheduler + Send> {
-    Box::new(Direct::new(DirectPolicy {
-        instances,
-        rows_max,
-        idle_us: IDLE_US,
-        delay_us: 0,
-        utilization_min: 0.0,
-        by_shapes: false,
-        requests_max: None,
-        hold_back: HoldBack::default(),
-    }))
+    Box::new(Direct::new(DirectPolicy { instances, rows_max, idle_us: IDLE_US, ..DirectPolicy::default() }))
 }
 
 fn oldest(instances: usize, rows_max: usize) -> Box<dyn Scheduler + Send> {

@@ -1,25 +1,16 @@
 //! Does the same id of two owners mean two sequences?
 
 use nerite_schedule::{
-    Arrival, BatchPolicy, Direct, DirectPolicy, Driver, HoldBack, InstanceId, Oldest, OldestPolicy, RunSlot, Scheduler,
+    Arrival, BatchPolicy, Direct, DirectPolicy, Driver, InstanceId, Oldest, OldestPolicy, RunSlot, Scheduler,
     SequenceId, SequenceKey, SequenceStep,
 };
 
 const IDLE_US: u64 = 1_000_000;
 
 fn direct() -> Box<dyn Scheduler + Send> {
-    let (instances, rows_max, delay_us, utilization_min) = (1, 2, 0, 0.0);
-    let (by_shapes, requests_max, hold_back) = (false, Some(16), HoldBack::default());
-    Box::new(Direct::new(DirectPolicy {
-        instances,
-        rows_max,
-        idle_us: IDLE_US,
-        delay_us,
-        utilization_min,
-        by_shapes,
-        requests_max,
-        hold_back,
-    }))
+    let requests_max = Some(16);
+    let policy = DirectPolicy { instances: 1, rows_max: 2, idle_us: IDLE_US, requests_max, ..DirectPolicy::default() };
+    Box::new(Direct::new(policy))
 }
 
 fn oldest() -> Box<dyn Scheduler + Send> {

@@ -97,13 +97,10 @@ fn single(kind: &Kind, json: &Json, path: &str) -> Read<Value> {
 
 /// The words for true and false that protobuf's reader takes in strings.
 fn truth(word: &str) -> Option<bool> {
-    let is_any = |words: &[&str]| words.iter().any(|one| one.eq_ignore_ascii_case(word));
-    if is_any(&["true", "t", "yes", "y", "1"]) {
-        Some(true)
-    } else if is_any(&["false", "f", "no", "n", "0"]) {
-        Some(false)
-    } else {
-        None
+    match word.to_ascii_lowercase().as_str() {
+        "true" | "t" | "yes" | "y" | "1" => Some(true),
+        "false" | "f" | "no" | "n" | "0" => Some(false),
+        _ => None,
     }
 }
 

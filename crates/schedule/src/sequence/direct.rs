@@ -12,8 +12,8 @@ use crate::{
     Arrival, Batch, Context, Event, InstanceChange, InstanceId, Rejection, Repeat, Scheduler, Slot, Ticket, Wants,
 };
 
-/// The settings of a [`Direct`].
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// The settings of a [`Direct`]. The default has no instance, and no wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DirectPolicy {
     /// The number of instances of the model at the beginning.
     pub instances: usize,
@@ -173,8 +173,7 @@ impl Direct {
             next.ticket == ticket || (next.shapes == shapes && (context.may_join)(ticket, next.ticket))
         };
         // As in Triton, a request that does not join counts as one of its position.
-        let len =
-            ready.iter().rev().find(|(_, number)| arrival(number).is_some()).map_or(0, |(position, _)| position + 1);
+        let len = ready.last().map_or(0, |(position, _)| position + 1);
         let joined: Vec<_> = ready.into_iter().filter(|(_, number)| joins(number)).collect();
         let mut slots: SmallVec<[Slot; 1]> = SmallVec::new();
         for (position, number) in joined {
@@ -278,16 +277,8 @@ mod tests {
     #[track_caller]
     fn check(placed: usize, backlog: usize, arrivals: &str, expect: &[usize]) {
         let hold_back = HoldBack { placed, backlog };
-        let policy = DirectPolicy {
-            instances: 1,
-            rows_max: 2,
-            idle_us: 1_000_000,
-            delay_us: 0,
-            utilization_min: 0.0,
-            by_shapes: false,
-            requests_max: None,
-            hold_back,
-        };
+        let policy =
+            DirectPolicy { instances: 1, rows_max: 2, idle_us: 1_000_000, hold_back, ..DirectPolicy::default() };
         let mut driver = Driver::new(Box::new(Direct::new(policy)));
         driver.grant(InstanceId(0), 0);
         let mut started = 0;
@@ -323,11 +314,9 @@ mod tests {
             instances: 1,
             rows_max: 4,
             idle_us: 1_000_000,
-            delay_us: 0,
-            utilization_min: 0.0,
             by_shapes: true,
-            requests_max: None,
             hold_back,
+            ..DirectPolicy::default()
         };
         let mut driver = Driver::new(Box::new(Direct::new(policy)));
         driver.grant(InstanceId(0), 0);
@@ -354,17 +343,7 @@ mod tests {
 
     #[test]
     fn a_sequence_is_over_when_no_request_of_it_waits_or_runs_and_none_came_for_too_long() {
-        let (rows_max, delay_us, utilization_min, hold_back) = (2, 0, 0.0, HoldBack::default());
-        let policy = DirectPolicy {
-            instances: 1,
-            rows_max,
-            idle_us: 100,
-            delay_us,
-            utilization_min,
-            by_shapes: false,
-            requests_max: None,
-            hold_back,
-        };
+        let policy = DirectPolicy { instances: 1, rows_max: 2, idle_us: 100, ..DirectPolicy::default() };
         let mut driver = Driver::new(Box::new(Direct::new(policy)));
         driver.grant(InstanceId(0), 0);
         let arrive = |driver: &mut Driver<u64>, id: u64, start: bool, end: bool, at_us: u64| {
@@ -401,18 +380,7 @@ mod tests {
     /// instances with a position each. Checks where the requests run: `a0` is a request of `a` on instance 0.
     #[track_caller]
     fn check_down(events: &str, expect: &str) {
-        let (instances, rows_max, idle_us, delay_us) = (2, 1, 1_000_000, 0);
-        let (utilization_min, by_shapes, hold_back, requests_max) = (0.0, false, HoldBack::default(), None);
-        let policy = DirectPolicy {
-            instances,
-            rows_max,
-            idle_us,
-            delay_us,
-            utilization_min,
-            by_shapes,
-            requests_max,
-            hold_back,
-        };
+        let policy = DirectPolicy { instances: 2, rows_max: 1, idle_us: 1_000_000, ..DirectPolicy::default() };
         let mut driver = Driver::new(Box::new(Direct::new(policy)));
         (0..2).for_each(|at| driver.grant(InstanceId(at), 0));
         let (mut known, mut ran) = (String::new(), Vec::new());
@@ -461,16 +429,7 @@ mod tests {
     #[test]
     fn a_stopping_scheduler_holds_no_request_back() {
         let hold_back = HoldBack { placed: 9, backlog: 9 };
-        let policy = DirectPolicy {
-            instances: 1,
-            rows_max: 2,
-            idle_us: 1,
-            delay_us: 0,
-            utilization_min: 0.0,
-            by_shapes: false,
-            requests_max: None,
-            hold_back,
-        };
+        let policy = DirectPolicy { instances: 1, rows_max: 2, idle_us: 1, hold_back, ..DirectPolicy::default() };
         let mut driver = Driver::new(Box::new(Direct::new(policy)));
         driver.grant(InstanceId(0), 0);
         let key = SequenceKey { owner: 0, id: SequenceId::Number(1) };

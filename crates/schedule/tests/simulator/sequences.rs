@@ -332,17 +332,7 @@ pub(super) fn direct(instances: usize, rows_max: usize, delay_us: u64, utilizati
 }
 
 pub(super) fn direct_policy(instances: usize, rows_max: usize, delay_us: u64, utilization_min: f32) -> DirectPolicy {
-    let (by_shapes, requests_max, hold_back) = (false, None, nerite_schedule::HoldBack::default());
-    DirectPolicy {
-        instances,
-        rows_max,
-        idle_us: IDLE_US,
-        delay_us,
-        utilization_min,
-        by_shapes,
-        requests_max,
-        hold_back,
-    }
+    DirectPolicy { instances, rows_max, idle_us: IDLE_US, delay_us, utilization_min, ..DirectPolicy::default() }
 }
 
 pub(super) fn oldest(instances: usize, candidates_max: usize, rows_max: u32, delay_us: u64) -> Oldest {

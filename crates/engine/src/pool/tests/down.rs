@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nerite_backend::{Readiness, ReadinessDone};
 use nerite_locks::Mutex;
 use nerite_request::SequenceId;
-use nerite_schedule::{Direct, DirectPolicy, HoldBack};
+use nerite_schedule::{Direct, DirectPolicy};
 
 use super::*;
 
@@ -86,10 +86,7 @@ fn rig_with(instances: usize, scheduler: Box<dyn Scheduler + Send>) -> Rig {
 
 /// A rig whose instances have places for `rows_max` sequences each.
 fn rig_of_sequences(instances: usize, rows_max: usize) -> Rig {
-    let (idle_us, delay_us, utilization_min, by_shapes) = (600_000_000, 0, 0.0, false);
-    let (hold_back, requests_max) = (HoldBack::default(), None);
-    let policy =
-        DirectPolicy { instances, rows_max, idle_us, delay_us, utilization_min, by_shapes, requests_max, hold_back };
+    let policy = DirectPolicy { instances, rows_max, idle_us: 600_000_000, ..DirectPolicy::default() };
     rig_with(instances, Box::new(Direct::new(policy)))
 }
 

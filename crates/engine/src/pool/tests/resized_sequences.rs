@@ -1,7 +1,7 @@
 //! What becomes of the sequences of an instance that is removed?
 
 use nerite_request::SequenceId;
-use nerite_schedule::{BatchPolicy, Direct, DirectPolicy, HoldBack, Oldest, OldestPolicy};
+use nerite_schedule::{BatchPolicy, Direct, DirectPolicy, Oldest, OldestPolicy};
 
 use super::limited::scheduled;
 use super::*;
@@ -44,22 +44,12 @@ struct Rig {
 impl Rig {
     /// A pool of three instances with one sequence each.
     fn new(is_direct: bool, is_limited: bool) -> Rig {
-        let (instances, idle_us, requests_max) = (3, 600_000_000, None);
-        let (delay_us, utilization_min, by_shapes, hold_back) = (0, 0.0, false, HoldBack::default());
-        let rows_max = 1;
+        let (instances, idle_us) = (3, 600_000_000);
         let scheduler: Box<dyn Scheduler + Send> = if is_direct {
-            Box::new(Direct::new(DirectPolicy {
-                instances,
-                rows_max,
-                idle_us,
-                delay_us,
-                utilization_min,
-                by_shapes,
-                requests_max,
-                hold_back,
-            }))
+            Box::new(Direct::new(DirectPolicy { instances, rows_max: 1, idle_us, ..DirectPolicy::default() }))
         } else {
             let batch = BatchPolicy::default();
+            let requests_max = None;
             Box::new(Oldest::new(OldestPolicy { instances, candidates_max: 1, idle_us, requests_max, batch }))
         };
         let ((ran_to, ran), (gone_to, gone)) = (mpsc::channel(), mpsc::channel());

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use nerite_request::SequenceId;
-use nerite_schedule::{Direct, DirectPolicy, HoldBack};
+use nerite_schedule::{Direct, DirectPolicy};
 
 use super::*;
 
@@ -55,11 +55,7 @@ impl Stepping {
             rows_max: 1,
             // So long that no sequence of the tests ends because it is idle.
             idle_us: 600_000_000,
-            delay_us: 0,
-            utilization_min: 0.0,
-            by_shapes: false,
-            requests_max: None,
-            hold_back: HoldBack::default(),
+            ..DirectPolicy::default()
         };
         let scheduling = Scheduling {
             scheduler: Box::new(Direct::new(policy)),

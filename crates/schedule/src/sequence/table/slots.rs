@@ -16,7 +16,7 @@ pub(in crate::sequence) struct SequenceSlot {
 }
 
 /// The slots of all instances that no sequence has.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Slots {
     per_instance: usize,
     /// The instances, except removed ones, and how many slots of each were taken at least once.
@@ -37,10 +37,8 @@ pub(super) struct Slots {
 impl Slots {
     /// This number of slots on each instance.
     pub fn new(instances: usize, per_instance: usize) -> Slots {
-        let (instances_used, free, withheld) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
-        let (down, leaving, unbound) = (BTreeSet::new(), BTreeMap::new(), Vec::new());
-        let mut slots = Slots { per_instance, instances: instances_used, free, down, withheld, leaving, unbound };
-        (0..instances).for_each(|at| slots.add(InstanceId(at)));
+        let mut slots = Slots { per_instance, ..Slots::default() };
+        (0..instances).for_each(|at| slots.count(InstanceId(at), 0));
         slots
     }
 
