@@ -48,8 +48,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns when the instances of a model that loads removed are gone, after the runs that they are in, except those with sequences. The caller holds no turn, because such a run
-    /// may itself load the model.
+    /// Returns when the instances that loads removed from a model are gone, after their runs. Instances that still have sequences are not waited for. The
+    /// caller holds no turn, because such a run may itself load the model.
     pub(super) fn wait_for_removed(&self, model: &str) {
         self.served(model).iter().for_each(|served| served.wait_for_removed());
     }

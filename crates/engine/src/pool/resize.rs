@@ -42,7 +42,7 @@ impl Pool {
         numbers
     }
 
-    /// Removes instances. They begin no further run, except for sequences that have a slot there, and no further sequence. Each is dropped on another
+    /// Removes instances. A removed instance takes no new sequence, and runs only requests of sequences that have a slot there. It is dropped on another
     /// thread once it is idle and those sequences are over. Only [`Pool::wait_for_removed`] and [`Pool::close`] wait for that: the run of an instance may
     /// need the model whose load removes the instance.
     pub fn remove(&self, numbers: &[usize]) {
@@ -76,7 +76,7 @@ impl Pool {
     /// ever.
     pub fn wait_for_removed(&self) {
         let mut state = self.0.lock();
-        while state.is_ending && state.is_any_ending() {
+        while state.is_ending && state.has_awaited_removals() {
             state = self.0.left.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -127,7 +127,7 @@ impl State {
     }
 
     /// Whether a removed instance is to be waited for.
-    fn is_any_ending(&self) -> bool {
+    fn has_awaited_removals(&self) -> bool {
         self.is_dropping || !self.gone.is_empty() || !self.driver.binds() && !self.leaving.is_empty()
     }
 

@@ -247,7 +247,9 @@ impl SequenceTable {
         let (place, is_placed) = (sequence.place, sequence.is_placed);
         if sequence.running.is_none() && sequence.waiting.is_empty() {
             return match self.forget(old) {
-                (Some(slot), _) if !self.slots.is_unused(slot.instance) && !self.backlog.is_before(client.peer) => {
+                (Some(slot), _)
+                    if !self.slots.takes_no_sequence(slot.instance) && !self.backlog.is_before(client.peer) =>
+                {
                     self.start_in(Some(slot), key, client, now_us)
                 }
                 (slot, _) => {

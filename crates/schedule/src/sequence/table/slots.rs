@@ -38,7 +38,7 @@ impl Slots {
     /// This number of slots on each instance.
     pub fn new(instances: usize, per_instance: usize) -> Slots {
         let mut slots = Slots { per_instance, ..Slots::default() };
-        (0..instances).for_each(|at| slots.count(InstanceId(at), 0));
+        (0..instances).for_each(|at| slots.set_used(InstanceId(at), 0));
         slots
     }
 
@@ -46,7 +46,7 @@ impl Slots {
     pub fn take(&mut self) -> Option<SequenceSlot> {
         let slot = self.free.pop_first()?;
         if self.instances.get(&slot.instance) == Some(&slot.position) {
-            self.count(slot.instance, slot.position + 1);
+            self.set_used(slot.instance, slot.position + 1);
         }
         Some(slot)
     }
@@ -56,7 +56,7 @@ impl Slots {
         if let Some(taken) = self.leaving.get_mut(&slot.instance) {
             *taken -= 1;
             self.note_unbound(slot.instance);
-        } else if self.is_unused(slot.instance) {
+        } else if self.takes_no_sequence(slot.instance) {
             self.withheld.insert(slot);
         } else {
             self.free.insert(slot);
@@ -69,13 +69,13 @@ impl Slots {
     }
 
     /// Whether no sequence starts on an instance, because it was removed or is down. If all instances are down, all are used.
-    pub fn is_unused(&self, at: InstanceId) -> bool {
+    pub fn takes_no_sequence(&self, at: InstanceId) -> bool {
         self.is_removed(at) || self.down.contains(&at) && self.down.len() < self.instances.len()
     }
 
     /// Adds an instance.
     pub fn add(&mut self, at: InstanceId) {
-        self.count(at, 0);
+        self.set_used(at, 0);
         self.sort();
     }
 
@@ -107,8 +107,8 @@ impl Slots {
         &mut self.unbound
     }
 
-    /// Notes that this number of slots of an instance were taken at least once. The next one is free.
-    fn count(&mut self, instance: InstanceId, used: usize) {
+    /// Notes how many slots of an instance were taken at least once. The next one is free.
+    fn set_used(&mut self, instance: InstanceId, used: usize) {
         self.instances.insert(instance, used);
         if used < self.per_instance {
             self.free.insert(SequenceSlot { position: used, instance });
@@ -126,7 +126,7 @@ impl Slots {
     fn sort(&mut self) {
         let mut all = std::mem::take(&mut self.free);
         all.append(&mut self.withheld);
-        (self.withheld, self.free) = all.into_iter().partition(|slot| self.is_unused(slot.instance));
+        (self.withheld, self.free) = all.into_iter().partition(|slot| self.takes_no_sequence(slot.instance));
     }
 }
 
