@@ -439,6 +439,31 @@ def test_a_sequence_that_waits_runs_on_an_added_instance(models, client, strateg
     client.unload(model)
 
 
+def test_sequences_hold_a_limited_number_of_removed_instances(models, client):
+    if models.server.oracle:
+        pytest.skip("2.51 has no such limit")
+    model, sequences = name(), range(1, 19)
+    models.put(model)
+
+    def configure(count: int) -> None:
+        config = CONFIG.replace("python", "identity") % model + groups(count) + f"sequence_batching {{ {IDLE} }}\n"
+        (models.server.repository / model / "config.pbtxt").write_text(config)
+        client.load(model)
+
+    configure(18)
+    for sequence in sequences:
+        step(client, model, sequence, start=True)
+    configure(1)
+    words = f"17 instances of model '{model}' that were taken away still run or have sequences, at most 16 may while others come"
+    with refuses("UNAVAILABLE", words):
+        configure(2)
+    # The model serves on, and each sequence that ends lets its instance go.
+    for sequence in sequences:
+        assert step(client, model, sequence, end=True) == "who"
+    configure(2)
+    client.unload(model)
+
+
 def test_a_load_with_the_completed_configuration_and_one_more_instance_starts_one(models, client):
     model = name()
     models.put(model, "")
