@@ -53,7 +53,7 @@ class Refused(Exception):
 def refuses(code: str, text: str):
     """The block must be refused with this internal code and a text that begins like this."""
     with pytest.raises(Refused) as caught:
-        yield
+        yield caught
     check_refusal(caught.value.status, caught.value.text, code, text)
 
 

@@ -218,6 +218,20 @@ impl Api {
         Err(Status::new(Code::Denied, format!("{} does not reach model '{model}'", token_label(&token))))
     }
 
+    /// Whether the client may read in which state a model is, and why.
+    pub(crate) fn may_read_states(&self, model: &str) -> bool {
+        let restrictions = &self.inner.options.restrictions;
+        if restrictions.iter().any(|rule| rule.category == Category::ModelRepository) {
+            return false;
+        }
+        let wanted = scopes(Category::ModelRepository, false);
+        match self.token_now() {
+            Ok(Some((_, token))) => token.has_any(wanted) && token.allows_model(model),
+            Ok(None) => self.inner.options.tokens.is_none(),
+            Err(_) => false,
+        }
+    }
+
     /// Whether the client's token has no list of models. A call that can use any model needs such a token.
     pub(crate) fn check_no_model_list(&self, what: &str) -> Result<(), Status> {
         let Some((_, token)) = self.token_now()? else { return Ok(()) };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
-use nerite_request::Code;
+use nerite_request::{Code, Status};
 
 use self::connection::{Answer, Connections, JSON_LENGTH};
 use self::render::Object;
@@ -99,7 +99,20 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn is_ready(&self) -> Result<bool, Error> {
-        self.holds("/v2/health/ready").await
+        Ok(self.readiness().await?.is_ok())
+    }
+
+    /// As [`Client::is_ready`]. The inner error says why the server is not ready, as far as it tells: which model is missing.
+    ///
+    /// ```no_run
+    /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
+    /// if let Err(why) = client.readiness().await? {
+    ///     println!("{}", why.message);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn readiness(&self) -> Result<Result<(), Status>, Error> {
+        self.check("/v2/health/ready").await
     }
 
     /// Whether a model, or one version of it, takes requests.
@@ -365,10 +378,15 @@ impl Client {
 
     /// The answer to a health check. A refusal that means "not live" or "not ready" is `false`. Other refusals are errors.
     async fn holds(&self, path: &str) -> Result<bool, Error> {
+        Ok(self.check(path).await?.is_ok())
+    }
+
+    /// The inner error: the server answered that what the path asks about is not so.
+    async fn check(&self, path: &str) -> Result<Result<(), Status>, Error> {
         match self.get(path).await {
-            Ok(_) => Ok(true),
+            Ok(_) => Ok(Ok(())),
             Err(Error::Refused(status)) => match status.code {
-                Code::InvalidArg | Code::NotFound | Code::Unavailable => Ok(false),
+                Code::InvalidArg | Code::NotFound | Code::Unavailable => Ok(Err(status)),
                 _ => Err(Error::Refused(status)),
             },
             Err(other) => Err(other),

@@ -29,6 +29,20 @@ struct Known {
     entry_type: EntryType,
 }
 
+impl Known {
+    /// Whether the type of an entry is that of this backend's file.
+    fn allows(&self, entry: &Entry) -> bool {
+        match self.entry_type {
+            EntryType::File => !entry.is_dir,
+            EntryType::Directory => entry.is_dir,
+            EntryType::Either => true,
+        }
+    }
+}
+
+/// The most files of a directory that an error names.
+const FILES_NAMED_MAX: usize = 8;
+
 const fn known(backend: &'static str, platform: &'static str, filename: &'static str, entry_type: EntryType) -> Known {
     Known { backend, platform, filename, entry_type }
 }
@@ -75,6 +89,30 @@ pub fn deduce_backend(
     Ok(config)
 }
 
+/// A sentence for a version directory in which no model's file was found: what it has, which names are looked for, and the cure.
+pub fn no_model_file(directory: &str, entries: &[Entry]) -> String {
+    let names: Vec<&str> = KNOWN.iter().map(|known| known.filename).filter(|name| !name.is_empty()).collect();
+    let mut found: Vec<&str> = entries.iter().map(|entry| &*entry.name).collect();
+    found.sort_unstable();
+    let more = if found.len() > FILES_NAMED_MAX { " and more" } else { "" };
+    let mut alike = entries.iter().filter_map(|entry| Some((entry, meant_name(entry)?)));
+    let cure = match (alike.next(), alike.next()) {
+        (Some((entry, name)), None) => format!("rename {} to {name}", entry.name),
+        _ => "give the model's file one of these names, or name backend and default_model_filename in config.pbtxt"
+            .to_owned(),
+    };
+    found.truncate(FILES_NAMED_MAX);
+    let found = if found.is_empty() { "nothing".to_owned() } else { found.join(", ") + more };
+    format!("directory '{directory}' has {found}, and was searched for {}; {cure}", names.join(", "))
+}
+
+/// The name of a model's file with the same extension.
+fn meant_name(entry: &Entry) -> Option<&'static str> {
+    let (_, extension) = entry.name.rsplit_once('.')?;
+    let has_extension = |known: &&Known| known.filename.strip_prefix("model.") == Some(extension);
+    KNOWN.iter().find(has_extension).filter(|known| known.allows(entry)).map(|known| known.filename)
+}
+
 /// Whether the configuration, or otherwise the directory, indicates this backend.
 fn indicates(known: &Known, config: &ModelConfig, entries: Option<&[Entry]>) -> bool {
     if !config.backend.is_empty() && config.backend != known.backend {
@@ -90,14 +128,7 @@ fn indicates(known: &Known, config: &ModelConfig, entries: Option<&[Entry]>) -> 
         // A file with an unknown name indicates the backend's first platform.
         return named || (config.backend == known.backend && is_first(known) && !any_named(config));
     }
-    let exists = entries.unwrap_or_default().iter().any(|entry| {
-        entry.name == known.filename
-            && match known.entry_type {
-                EntryType::File => !entry.is_dir,
-                EntryType::Directory => entry.is_dir,
-                EntryType::Either => true,
-            }
-    });
+    let exists = entries.unwrap_or_default().iter().any(|entry| entry.name == known.filename && known.allows(entry));
     exists || (config.backend == known.backend && is_first(known) && !any_exists(config, entries))
 }
 
@@ -205,6 +236,30 @@ mod tests {
         check(["pytorch", "", ""], &["model.pt2"], ["pytorch", "torch_aoti", "model.pt2"]);
         check(["", "", "weights.bin"], &["model.py"], ["", "", "weights.bin"]);
         check(["", "nonsense", ""], &["model.py"], ["", "nonsense", ""]);
+    }
+
+    #[track_caller]
+    fn check_hint(files: &[&str], found: &str, cure: &str) {
+        let names =
+            "model.savedmodel, model.graphdef, model.plan, model.onnx, model.xml, model.pt, model.pt2, model.py";
+        let expect = format!("directory 'm/1' has {found}, and was searched for {names}; {cure}");
+        assert_eq!(no_model_file("m/1", &entries(files)), expect);
+    }
+
+    #[test]
+    fn a_directory_without_a_models_file_says_what_it_has_and_what_was_looked_for() {
+        let any =
+            "give the model's file one of these names, or name backend and default_model_filename in config.pbtxt";
+        check_hint(&["mlp.onnx"], "mlp.onnx", "rename mlp.onnx to model.onnx");
+        check_hint(&["labels.txt", "a.pt"], "a.pt, labels.txt", "rename a.pt to model.pt");
+        check_hint(&[], "nothing", any);
+        check_hint(&["weights.bin"], "weights.bin", any);
+        // Two could be meant, and a folder cannot be a script's file.
+        check_hint(&["b.onnx", "a.onnx"], "a.onnx, b.onnx", any);
+        check_hint(&["a.pt/"], "a.pt", any);
+        let many: Vec<String> = (0..100).map(|number| format!("f{number:02}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        check_hint(&many, "f00, f01, f02, f03, f04, f05, f06, f07 and more", any);
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub mod proto {
 }
 
 pub use datatype::{config_data_type, tensor_data_type};
-pub use deduce::{Entry, deduce_backend};
+pub use deduce::{Entry, deduce_backend, no_model_file};
 pub use error::{ConfigError, TextFault};
 pub use host::{Gpu, HostFacts, MIN_COMPUTE_CAPABILITY};
 pub use json::{from_json, to_json};

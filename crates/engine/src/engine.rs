@@ -26,7 +26,8 @@ use nerite_backend::{Models, PendingVersions};
 use nerite_budget::Budgets;
 use nerite_locks::Mutex;
 use nerite_repository::{
-    ControlMode, Facts, Generation, Lifecycle, LoadOutcome, LoadStep, ModelSource, State, Store, startup,
+    ControlMode, Facts, Generation, Lifecycle, LoadOutcome, LoadStep, Missing, ModelSource, State, Store, phrase,
+    startup,
 };
 use nerite_request::Status;
 use nerite_request::report::{CustomFamily, IndexEntry};
@@ -207,11 +208,29 @@ impl Engine {
         runtime.check_models(&source.config, &models)
     }
 
-    /// Whether every known model has a version and every known version is ready or was unloaded.
-    pub fn is_ready(&self) -> bool {
+    /// The model versions that should be up and are not. Such a version makes the server unready.
+    pub fn missing(&self) -> Vec<Missing> {
         // In control mode `demand`, requests load their models. A model that cannot be loaded fails its requests, and does not make the server
         // unready.
-        self.is_on_demand() || self.lifecycle().strictly_ready()
+        if self.is_on_demand() { Vec::new() } else { self.lifecycle().missing().collect() }
+    }
+
+    /// The name of the model with this identifier.
+    pub fn name_of<'a>(&self, identifier: &'a str) -> &'a str {
+        self.store.name_of(identifier)
+    }
+
+    /// Why the last load of a model failed, or why it takes no requests any more, in one line.
+    pub fn failure(&self, model: &str) -> Option<String> {
+        let identifier = self.identifier(model).ok()?;
+        self.lifecycle().failure(&identifier).map(str::to_owned)
+    }
+
+    /// Notes why a load of a model in a repository failed. Names of models that are in none are not kept, because a client may send any number of them.
+    pub(super) fn note_failure(&self, model: &str, why: &str) {
+        if self.store.has(model) {
+            self.lifecycle().note_failure(model, why);
+        }
     }
 
     /// The models of the repositories, and the state of each.
@@ -330,7 +349,9 @@ impl Engine {
         let _turn = self.queue.unload(model, waiter)?;
         let mut lifecycle = self.lifecycle();
         let gone = lifecycle.unload_requested(model, dependents);
-        for gone in gone.models.iter().map(|gone| &**gone).chain([model]) {
+        // In control mode `explicit`, an ensemble comes back when the model that it is made of does. In the other modes polling or a request loads it.
+        let users = if self.options.control == ControlMode::Explicit { &[][..] } else { &gone.users };
+        for gone in gone.models.iter().chain(users).map(|gone| &**gone).chain([model]) {
             self.ensembles.forget(gone);
             self.overrides.forget(gone);
         }
@@ -363,7 +384,7 @@ impl Engine {
             let source = self.read(model, options)?;
             let missing = self.missing_parts(&source);
             if !missing.is_empty() {
-                self.check_circle(model).inspect_err(|error| log::error!("{error}"))?;
+                self.check_circle(model).map_err(|why| self.refuse_load(model, &why))?;
             }
             let parts: Vec<String> = missing.into_iter().filter(|part| !reason.has_tried(part)).collect();
             if parts.is_empty() {
@@ -379,8 +400,19 @@ impl Engine {
     }
 
     fn read(&self, model: &str, options: &LoadOptions) -> Result<ModelSource, Status> {
-        let source = self.store.read(model, options);
-        source.inspect_err(|error| log::error!("{error}")).map_err(|error| error.status())
+        self.store.read(model, options).map_err(|error| {
+            log::error!("{error}");
+            self.note_failure(model, &error.reason());
+            error.status()
+        })
+    }
+
+    /// The error of a load that failed before any version was loaded.
+    fn refuse_load(&self, model: &str, why: &str) -> Status {
+        let error = phrase::load_failed(model, why);
+        log::error!("{error}");
+        self.note_failure(model, why);
+        error
     }
 
     /// `is_relinked`: the source has other parts than the ensemble that is up.
@@ -397,13 +429,13 @@ impl Engine {
         if let Some(warning) = unsupported::warning(&source.config, &self.loader.services) {
             log::warn!("{warning}");
         }
-        self.check_parts(source).inspect_err(|error| log::error!("{error}"))?;
+        self.check_fit(source).map_err(|why| self.refuse_load(model, &why))?;
         let mut served = self.served(&source.identifier);
         served.retain(|served| source.fingerprint.is_of(served.config()));
         let completed = served.iter().map(|served| served.version()).collect();
         let facts = Facts { anew: reason.is_anew() || is_relinked, completed, ..source.facts() };
-        let step =
-            self.lifecycle().load_requested(model, facts, reason.is_explicit()).inspect_err(|e| log::error!("{e}"))?;
+        let step = self.lifecycle().load_requested(model, facts, reason.is_explicit());
+        let step = step.map_err(|why| self.refuse_load(model, &why))?;
         self.note_names(&self.lifecycle());
         match step {
             LoadStep::Settled { retire, resize } => {

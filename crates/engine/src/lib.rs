@@ -75,7 +75,7 @@ pub use latencies::LatencyMetrics;
 pub use limits::ADMISSIONS_MAX;
 pub use load::Loader;
 pub use nerite_backend::output_too_small;
-pub use nerite_repository::Labels;
+pub use nerite_repository::{Labels, Missing, phrase};
 pub use policies::{HOST_POLICY_SETTINGS, HostPolicies};
 pub use rates::RateLimits;
 pub use readiness::ReadinessAnswer;

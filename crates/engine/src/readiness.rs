@@ -46,6 +46,13 @@ pub struct ReadinessAnswer {
     number: u64,
 }
 
+impl ReadinessAnswer {
+    /// The model whose version is checked.
+    pub fn model(&self) -> &str {
+        &self.checks.model
+    }
+}
+
 impl ReadinessChecks {
     pub(crate) fn new(model: &str) -> Arc<ReadinessChecks> {
         Arc::new(ReadinessChecks { model: model.to_owned(), state: Mutex::default() })

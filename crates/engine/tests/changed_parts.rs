@@ -108,25 +108,31 @@ impl Server {
     }
 }
 
-/// An ensemble whose part was unloaded is not loaded with the part, whether it fitted the part before or not.
+/// Whether an ensemble that went with its part comes back with the part. `fits`: whether it fitted the part before.
 #[track_caller]
-fn check_forgotten(fits: bool) {
+fn check_return(fits: bool, is_unloaded: bool, comes: bool) {
     let server = server("ens");
     server.fitting.0.store(fits, Ordering::Relaxed);
     server.load("max_batch_size: 2");
     assert_eq!(server.engine.served("ens").len(), usize::from(fits));
-    assert_eq!(server.engine.is_ready(), fits);
+    assert_eq!(server.engine.missing().is_empty(), fits);
     server.unload("part");
+    assert!(server.engine.served("ens").is_empty() && server.engine.missing().is_empty());
+    if is_unloaded {
+        server.unload("ens");
+    }
     server.fitting.0.store(true, Ordering::Relaxed);
     server.load("max_batch_size: 3");
     assert_eq!(server.engine.served("part").len(), 1);
-    assert_eq!(server.engine.served("ens").len(), 0, "fits: {fits}");
+    assert_eq!(server.engine.served("ens").len(), usize::from(comes), "fits: {fits}, unloaded: {is_unloaded}");
 }
 
 #[test]
-fn an_ensemble_that_went_with_its_part_does_not_come_with_it() {
-    check_forgotten(true);
-    check_forgotten(false);
+fn an_ensemble_that_went_with_its_part_comes_back_with_it_unless_it_was_unloaded_itself() {
+    check_return(true, false, true);
+    check_return(false, false, true);
+    check_return(true, true, false);
+    check_return(false, true, false);
 }
 
 /// The errors in the log.

@@ -88,7 +88,7 @@ async fn health(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure
         }
         Call::ServerReady => {
             let ServerReadyRequest {} = read(message)?;
-            framed(&ServerReadyResponse { ready: api.ready().await })
+            framed(&ServerReadyResponse { ready: api.ready().await.is_ok() })
         }
         Call::ModelReady => {
             let request: ModelReadyRequest = read(message)?;
@@ -97,7 +97,7 @@ async fn health(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure
         }
         _ => {
             let _: HealthCheckRequest = read(message)?;
-            let status = if api.ready().await { ServingStatus::Serving } else { ServingStatus::NotServing };
+            let status = if api.ready().await.is_ok() { ServingStatus::Serving } else { ServingStatus::NotServing };
             framed(&HealthCheckResponse { status: status.into() })
         }
     }

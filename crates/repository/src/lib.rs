@@ -40,7 +40,7 @@ mod store;
 mod watch;
 
 pub use control::{ControlMode, Startup, startup};
-pub use lifecycle::{Generation, Lifecycle, LoadOutcome, LoadPlan, LoadStep, Operation, State, Withdrawn};
+pub use lifecycle::{Generation, Lifecycle, LoadOutcome, LoadPlan, LoadStep, Missing, Operation, State, Withdrawn};
 pub use order::{Order, load_order};
 pub use residence::{Residence, Vacancy};
 pub use store::{

@@ -9,7 +9,8 @@
 //!                                └───────────────────────────────────────────────┘ (those that loaded well)
 //! ```
 //!
-//! A ready ensemble that no longer fits its parts becomes `Misfit`. A load makes it `Ready` again, and an unload makes it `Unloaded`.
+//! A ready ensemble that no longer fits its parts becomes `Misfit`. A load makes it `Ready` again, and an unload makes it `Unloaded`. An unload also makes
+//! a failed version `Unloaded`.
 //!
 //! A version stays ready while its successor loads. Only the operation knows the successor, which replaces the version when all versions of the
 //! operation are loaded. Each function is one event, and returns what the driver must do.
@@ -115,6 +116,9 @@ pub struct LoadOutcome {
 pub struct Withdrawn {
     /// The models that are unloaded, including those that took no requests. A model may be there twice.
     pub models: Vec<Arc<str>>,
+    /// The ensembles that are unloaded only because a model that they are made of is. A load of that model brings them back. An ensemble may be there
+    /// twice.
+    pub users: Vec<Arc<str>>,
     /// Generations that take no requests from now on. [`Lifecycle::drained`] must be called for each.
     pub retire: Vec<Generation>,
 }
@@ -123,8 +127,21 @@ pub struct Withdrawn {
 #[derive(Clone, Debug, Default)]
 pub struct Lifecycle {
     models: BTreeMap<Arc<str>, Known>,
+    /// Why the last load of each of these models failed. A model whose directory cannot be read is only here.
+    failures: BTreeMap<Arc<str>, String>,
     running: BTreeMap<Operation, Running>,
     last: Operation,
+}
+
+/// A model version that should be up and is not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// The model.
+    pub model: Arc<str>,
+    /// The version. `None` if the model has no version.
+    pub version: Option<i64>,
+    /// Why it is not up.
+    pub reason: String,
 }
 
 /// A model that was requested at least once.
@@ -157,11 +174,12 @@ impl Record {
                 self.state = State::Unloading;
                 true
             }
-            State::Misfit(_) => {
+            // Nobody wants the version any more, so it is not missing.
+            State::Misfit(_) | State::Failed(_) => {
                 self.state = State::Unloaded;
                 false
             }
-            State::Loading | State::Unloading | State::Unloaded | State::Failed(_) => false,
+            State::Loading | State::Unloading | State::Unloaded => false,
         }
     }
 }
@@ -183,6 +201,14 @@ impl Known {
     fn ready(&self) -> impl DoubleEndedIterator<Item = (i64, Operation)> {
         let ready = self.versions.iter().filter(|(_, record)| record.state == State::Ready);
         ready.map(|(&version, record)| (version, record.operation))
+    }
+
+    /// Why the first version that failed takes no requests, in one line.
+    fn failure(&self) -> Option<&str> {
+        self.versions.values().find_map(|record| match &record.state {
+            State::Failed(reason) | State::Misfit(reason) => Some(phrase::one_line(reason)),
+            State::Loading | State::Ready | State::Unloading | State::Unloaded => None,
+        })
     }
 
     fn is_ready(&self, version: i64) -> bool {

@@ -24,6 +24,12 @@ pub const IMPORTED_FOLDERS_MAX: usize = 4096;
 /// The most ensembles in a row, each made of the next. Each takes some KiB of a thread's stack while a request runs: more than 200 fit into 2 MiB.
 pub const ENSEMBLES_NESTED_MAX: usize = 32;
 
+/// Bytes of the reason of a failed load that an error names to clients. The log has the whole reason.
+pub const FAILURE_BYTES_MAX: usize = 1024;
+
+/// Versions of a model that an error names.
+pub const VERSIONS_NAMED_MAX: usize = 16;
+
 /// Files in one load request.
 pub use nerite_request::limits::LOAD_FILES_MAX as SENT_FILES_MAX;
 

@@ -4,6 +4,8 @@
 
 use nerite_request::Status;
 
+use crate::limits::{FAILURE_BYTES_MAX, VERSIONS_NAMED_MAX};
+
 /// Why a version is unavailable after an unload.
 pub const UNLOADED: &str = "unloaded";
 
@@ -42,6 +44,17 @@ pub fn poll_failed(model: &str, reason: &str) -> Status {
 /// A load that failed for the reason given. The line feed at its end is Triton's.
 pub fn load_failed(model: &str, reason: &str) -> Status {
     Status::invalid(format!("load failed for model '{model}': {reason}\n"))
+}
+
+/// The first line of a reason, of at most [`FAILURE_BYTES_MAX`] bytes.
+pub fn one_line(reason: &str) -> &str {
+    let line = reason.trim().lines().next().unwrap_or_default().trim_end();
+    line.get(..line.floor_char_boundary(FAILURE_BYTES_MAX)).unwrap_or(line)
+}
+
+/// What is said beside the error of a look-up, and of a version that serves on.
+pub fn last_load_failed(reason: &str) -> String {
+    format!("the last load of the model failed: {reason}")
 }
 
 /// The part of one version in the reason of a failed load.
@@ -120,9 +133,16 @@ pub fn unknown_model(model: &str) -> Status {
     Status::not_found(format!("Request for unknown model: '{model}' is not found"))
 }
 
-/// A version that the model does not have.
-pub fn unknown_version(model: &str, version: i64) -> Status {
-    Status::not_found(format!("Request for unknown model: '{model}' version {version} is not found"))
+/// A version that the model does not have. `ready` are the versions that take requests.
+pub fn unknown_version(model: &str, version: i64, ready: &[i64]) -> Status {
+    let listed: Vec<String> = ready.iter().take(VERSIONS_NAMED_MAX).map(i64::to_string).collect();
+    let ready = match (listed.is_empty(), ready.len() > VERSIONS_NAMED_MAX) {
+        (true, _) => String::new(),
+        (false, has_more) => {
+            format!("; versions that take requests: {}{}", listed.join(", "), if has_more { " and more" } else { "" })
+        }
+    };
+    Status::not_found(format!("Request for unknown model: '{model}' version {version} is not found{ready}"))
 }
 
 /// A request without a version for a model of which no version is ready.

@@ -114,6 +114,14 @@ pub enum PollError {
 }
 
 impl PollError {
+    /// What is wrong with the model's directory, or else the whole text.
+    pub fn reason(&self) -> String {
+        match self {
+            PollError::Unusable { reason, .. } => reason.clone(),
+            PollError::Name(_) | PollError::NotFound { .. } | PollError::Duplicate { .. } => self.to_string(),
+        }
+    }
+
     /// The error for the client: Triton's text and the reason, which Triton writes only to its log.
     pub fn status(&self) -> Status {
         match self {

@@ -195,7 +195,7 @@ impl ServerCalls for InProcess {
 impl ServerReports for InProcess {
     fn is_ready(&self) -> Result<bool, Status> {
         self.check_exiting()?;
-        self.wait(self.api.ready())
+        self.wait(async { self.api.ready().await.is_ok() })
     }
 
     fn metadata(&self) -> Result<Vec<u8>, Status> {

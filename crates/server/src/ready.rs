@@ -97,10 +97,10 @@ fn check(command_line: CommandLine) -> Result<(), String> {
     };
     let certificates = if place.needs_none { Certificates::default() } else { certificates };
     let certificates = certificates.trust_shown(place.shown.clone());
-    if fetch_readiness(&place, &certificates)? {
-        return Ok(());
-    }
-    Err(format!("the server at {} is not ready", place.url))
+    fetch_readiness(&place, &certificates)?.map_err(|why| {
+        let why = if why.is_empty() { why } else { format!(": {why}") };
+        format!("the server at {} is not ready{why}", place.url)
+    })
 }
 
 /// Where the server is that was started with the same variables, and with this file if one is named.
@@ -112,7 +112,8 @@ fn place_beside(config: Option<&str>, has_certificate: bool) -> Result<Place, St
     Place::of(fronts, has_certificate)
 }
 
-fn fetch_readiness(place: &Place, certificates: &Certificates) -> Result<bool, String> {
+/// The inner error: the server is not ready, for the reason in the text if it tells one.
+fn fetch_readiness(place: &Place, certificates: &Certificates) -> Result<Result<(), String>, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start a runtime: {error}"))?;
     let (url, options) = (&place.url, certificates.options(&place.url)?);
@@ -136,18 +137,24 @@ fn explain(place: &Place, certificates: &Certificates, error: &Error) -> String 
     }
 }
 
-async fn readiness(place: &Place, options: &ClientOptions) -> Result<bool, Error> {
+async fn readiness(place: &Place, options: &ClientOptions) -> Result<Result<(), String>, Error> {
     let url = &place.url;
-    match (place.protocol, &place.header) {
-        (Protocol::Http, None) => http::Client::with_options(url, options)?.is_ready().await,
-        (Protocol::Http, Some((name, value))) => {
-            http::Client::with_options(url, options)?.with_header(name, value)?.is_ready().await
+    let is_ready = match (place.protocol, &place.header) {
+        (Protocol::Http, header) => {
+            let client = http::Client::with_options(url, options)?;
+            let client = match header {
+                Some((name, value)) => client.with_header(name, value)?,
+                None => client,
+            };
+            return Ok(client.readiness().await?.map_err(|status| status.message));
         }
-        (Protocol::Grpc, None) => grpc::Client::with_options(url, options)?.is_ready().await,
+        (Protocol::Grpc, None) => grpc::Client::with_options(url, options)?.is_ready().await?,
         (Protocol::Grpc, Some((name, value))) => {
-            grpc::Client::with_options(url, options)?.with_header(name, value)?.is_ready().await
+            grpc::Client::with_options(url, options)?.with_header(name, value)?.is_ready().await?
         }
-    }
+    };
+    // The message of gRPC has no place for a reason.
+    Ok(if is_ready { Ok(()) } else { Err(String::new()) })
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ impl ServerReports for Reports {
         let waiting = tokio::runtime::Builder::new_current_thread().build();
         let waiting =
             waiting.map_err(|error| Status::internal(format!("the server's readiness cannot be asked: {error}")))?;
-        Ok(waiting.block_on(self.api.ready()))
+        Ok(waiting.block_on(self.api.ready()).is_ok())
     }
 
     fn metadata(&self) -> Result<Vec<u8>, Status> {

@@ -28,6 +28,8 @@ pub use gpus::GpuMetrics;
 pub struct MetricsReport {
     /// The loaded model versions.
     pub models: Vec<ModelMetrics>,
+    /// The model versions that should be loaded and are not.
+    pub missing: Vec<MissingVersion>,
     /// Versions that were unloaded. Their failures are still shown, as in Triton.
     pub gone: Vec<ModelMetrics>,
     /// Whether the sums of durations are shown (`--metrics-config counter_latencies`).
@@ -118,6 +120,17 @@ pub struct SessionSocketMetrics {
     pub is_up: bool,
     /// How often it was opened after the start, because its file was removed or could not be created before.
     pub reopened: u64,
+}
+
+/// A model version that should be loaded and is not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingVersion {
+    /// The model's name.
+    pub name: String,
+    /// Its repository, with `--model-namespacing`; otherwise empty.
+    pub namespace: String,
+    /// The version. `None` if the model has no version.
+    pub version: Option<i64>,
 }
 
 /// One model version.
@@ -281,8 +294,12 @@ fn write_models(page: &mut Page, report: &MetricsReport) {
     page.family(
         "nerite_model_ready",
         "gauge",
-        "Whether the model's instances could take requests when that was last looked at",
-        report.models.iter().map(|m| (m.labels(None), Value::Whole(m.is_ready.into()))),
+        "Whether the model's instances could take requests when that was last looked at; 0 for a version that should be loaded and is not",
+        report
+            .models
+            .iter()
+            .map(|m| (m.labels(None), Value::Whole(m.is_ready.into())))
+            .chain(report.missing.iter().map(|missing| (missing.labels(), Value::Whole(0)))),
     );
     page.family(
         "nerite_model_restarts_total",
@@ -357,6 +374,19 @@ fn write_own(page: &mut Page, report: &MetricsReport) {
     }
     clients::write_connections(page, &report.connections);
     clients::write_budget(page, &report.budget);
+}
+
+impl MissingVersion {
+    /// As [`ModelMetrics::labels`].
+    fn labels(&self) -> String {
+        let mut out = format!("{{model=\"{}\",", escaped(&self.name));
+        if !self.namespace.is_empty() {
+            let _ = write!(out, "namespace=\"{}\",", escaped(&self.namespace));
+        }
+        let version = self.version.map_or_else(String::new, |version| version.to_string());
+        let _ = write!(out, "version=\"{version}\"}}");
+        out
+    }
 }
 
 impl ModelMetrics {

@@ -4,12 +4,13 @@ use std::sync::{Arc, PoisonError};
 
 use nerite_cache::CacheCounts;
 use nerite_config::proto::model_metrics::metric_control::MetricOptions;
-use nerite_engine::{DemandCounts, Served};
+use nerite_engine::{DemandCounts, Missing, Served};
 use nerite_memory::{Reason, copied_bytes};
 use nerite_request::limits::INLINE_WORK_BYTES_MAX;
 use nerite_watchdog::{Busy, Counts, busy};
 use nerite_wire::prometheus::{
-    BusyMetrics, CacheMetrics, DemandMetrics, Histogram, HostMetrics, MetricsReport, ModelMetrics, SessionSocketMetrics,
+    BusyMetrics, CacheMetrics, DemandMetrics, Histogram, HostMetrics, MetricsReport, MissingVersion, ModelMetrics,
+    SessionSocketMetrics,
 };
 
 use crate::stalling::staged_requests;
@@ -41,6 +42,7 @@ impl Api {
         let (leases, traces) = (self.inner.pools.counts(), self.inner.tracer.counts());
         let pinned = self.inner.engine.runtimes().staging().map(|staging| staging.pinned()).unwrap_or_default();
         MetricsReport {
+            missing: self.inner.engine.missing().into_iter().map(|missing| self.missing_version(&missing)).collect(),
             models: self.inner.engine.all().iter().map(|served| model(served)).collect(),
             // Triton keeps the failures of unloaded models. This server does not, because the list would grow without bound.
             gone: Vec::new(),
@@ -71,6 +73,12 @@ impl Api {
             // The front ends fill in the connections.
             ..MetricsReport::default()
         }
+    }
+
+    fn missing_version(&self, missing: &Missing) -> MissingVersion {
+        let name = self.inner.engine.name_of(&missing.model);
+        let namespace = missing.model.strip_suffix(name).map_or("", |before| before.trim_end_matches(':'));
+        MissingVersion { name: name.to_owned(), namespace: namespace.to_owned(), version: missing.version }
     }
 
     /// The load of the machine. `None` if it is not measured.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use nerite_config::ModelConfig;
-use nerite_engine::{ReadinessAnswer, Served};
+use nerite_engine::{Missing, ReadinessAnswer, Served, phrase};
 use nerite_request::Status;
 use nerite_request::report::{IndexEntry, ModelReport, ServerReport, StatisticsReport};
 use nerite_request::setting::LoadOptions;
@@ -45,17 +45,39 @@ impl Api {
         self.check_running().is_ok()
     }
 
-    /// Whether the server is ready: it is not stopping and, by default, all models are ready.
-    pub async fn ready(&self) -> bool {
-        if !self.live() || !self.inner.options.strict_readiness {
-            return self.live();
+    /// Whether the server is ready: it is not stopping and, by default, all models that should be up are ready. Err: which model is not, and why, if the
+    /// client may read that.
+    pub async fn ready(&self) -> Result<(), Status> {
+        self.check_running()?;
+        if !self.inner.options.strict_readiness {
+            return Ok(());
+        }
+        let missing = self.inner.engine.missing();
+        if let Some(Missing { model, version, reason }) = missing.first() {
+            let version = version.map_or_else(String::new, |version| format!(" version {version}"));
+            let others = missing.len() - 1;
+            let others =
+                if others == 0 { String::new() } else { format!(" (and {others} more versions of models are not)") };
+            return Err(self.not_ready(model, &format!("{version} is not up{others}: {}", phrase::one_line(reason))));
         }
         // This holds in control mode `demand` too: loaded models must be ready.
-        if !self.inner.engine.is_ready() {
-            return false;
+        for answer in check_all(&self.inner.engine.all()) {
+            let model = answer.model().to_owned();
+            answer.await.map_err(|fault| self.not_ready(&model, &format!(" is not ready: {}", fault.message)))?;
         }
-        let answers = check_all(&self.inner.engine.all());
-        all_ready(answers).await
+        Ok(())
+    }
+
+    /// The error that the server is not ready for the reason `why`, which follows the model's name. A client that may not read the states of models is told
+    /// neither. A call that needs no token shows none, so with a file of tokens nobody is told.
+    fn not_ready(&self, model: &str, why: &str) -> Status {
+        let model = self.inner.engine.name_of(model);
+        let is_told = self.may_read_states(model);
+        Status::unavailable(if is_told {
+            format!("model '{model}'{why}")
+        } else {
+            "a model is not ready; the index of the models tells which".to_owned()
+        })
     }
 
     /// Whether a model version can take requests. Unknown models are not ready. Err for a version that is no number, and while the server is stopping or
@@ -66,7 +88,12 @@ impl Api {
         match self.served(model, version) {
             Ok(served) => {
                 let answers = check_all(&[served]);
-                Ok(all_ready(answers).await)
+                for answer in answers {
+                    if answer.await.is_err() {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
             }
             // A model that a request would load counts as ready. Otherwise a client that waits for readiness before its first request would wait for
             // ever.
@@ -249,11 +276,17 @@ impl Api {
         Ok(())
     }
 
-    /// The version that a request names.
+    /// The version that a request names. The error says why its model is not there, if the client may read that.
     pub(crate) fn served(&self, model: &str, version: &str) -> Result<Arc<Served>, Status> {
         self.check_started()?;
         self.check_model(model)?;
-        self.inner.engine.find(model, version::parse(version)?)
+        self.inner.engine.find(model, version::parse(version)?).map_err(|error| {
+            let why = if self.may_read_states(model) { self.inner.engine.failure(model) } else { None };
+            match why {
+                Some(why) => Status::new(error.code, format!("{}; {}", error.message, phrase::last_load_failed(&why))),
+                None => error,
+            }
+        })
     }
 }
 
@@ -265,12 +298,4 @@ fn statistics(served: &Served) -> StatisticsReport {
 /// front thread.
 fn check_all(all: &[Arc<Served>]) -> Vec<ReadinessAnswer> {
     all.iter().filter_map(|served| served.check_readiness()).collect()
-}
-
-async fn all_ready(answers: Vec<ReadinessAnswer>) -> bool {
-    let mut is_ready = true;
-    for answer in answers {
-        is_ready &= answer.await.is_ok();
-    }
-    is_ready
 }

@@ -54,7 +54,9 @@ fn is_inside(path: &str) -> bool {
 
 /// The error of a load without a version to load.
 pub fn no_version_to_load(model: &str) -> ConfigError {
-    ConfigError::invalid(format!("at least one version must be available under the version policy of model '{model}'"))
+    ConfigError::invalid(format!(
+        "at least one version must be available under the version policy of model '{model}'; a version is a directory such as '{model}/1'"
+    ))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nerite_backend::PendingVersions;
 use nerite_repository::{ModelSource, load_order, phrase};
 use nerite_request::setting::LoadOptions;
-use nerite_request::{Cancel, Peer, Status};
+use nerite_request::{Cancel, Peer};
 
 use crate::catalog::Catalog;
 use crate::engine::Engine;
@@ -122,9 +122,9 @@ impl Engine {
     }
 
     /// Refuses an ensemble that needs itself by what is in the repositories.
-    pub(crate) fn check_circle(&self, ensemble: &str) -> Result<(), Status> {
+    pub(crate) fn check_circle(&self, ensemble: &str) -> Result<(), String> {
         match self.last_before(ensemble, ensemble, &mut BTreeSet::new()) {
-            Some(last) => Err(phrase::load_failed(ensemble, &phrase::circular(ensemble, &last))),
+            Some(last) => Err(phrase::circular(ensemble, &last)),
             None => Ok(()),
         }
     }
@@ -150,12 +150,7 @@ impl Engine {
         })
     }
 
-    /// Checks that the parts of an ensemble are loaded, and that the ensemble fits them.
-    pub(crate) fn check_parts(&self, source: &ModelSource) -> Result<(), Status> {
-        self.check_fit(source).map_err(|why| phrase::load_failed(&source.identifier, &why))
-    }
-
-    /// As [`Engine::check_parts`]. The error is the reason alone.
+    /// Checks that the parts of an ensemble are loaded, and that the ensemble fits them. The error is the reason alone.
     pub(crate) fn check_fit(&self, source: &ModelSource) -> Result<(), String> {
         let (model, needs) = (&source.identifier, source.needs());
         if needs.is_empty() {

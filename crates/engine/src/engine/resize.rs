@@ -26,6 +26,7 @@ impl Engine {
             let resized = self.loader.resize(&served, source, sender, &progress);
             let ended = |error| progress.ending().check(&source.identifier).err().unwrap_or(error);
             let resized = resized.map_err(ended).inspect_err(|error| {
+                self.note_failure(&source.identifier, &error.message);
                 let model = &source.model;
                 log::error!("failed to change the instances of '{model}' version {}: {error}", generation.version);
             })?;

@@ -50,7 +50,10 @@ async fn errors_are_statuses_in_the_order_of_the_checks() {
     let reply = fail(|message| message.model_name = "nobody".into()).await;
     check(reply.status(), (5, "Request for unknown model: 'nobody' is not found"));
     let reply = fail(|message| message.model_version = "7".into()).await;
-    check(reply.status(), (5, "Request for unknown model: 'echo' version 7 is not found"));
+    check(
+        reply.status(),
+        (5, "Request for unknown model: 'echo' version 7 is not found; versions that take requests: 1"),
+    );
     let reply = fail(|message| {
         message.model_name = "nobody".into();
         message.parameters.insert("timeout".into(), InferParameter::default());

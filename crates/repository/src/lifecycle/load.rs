@@ -11,25 +11,36 @@ use crate::store::Facts;
 
 impl Lifecycle {
     /// Requests to load a model as `facts` describe it: by name (`explicit`), or only because an ensemble that is loaded after it needs it. On an
-    /// error nothing is loaded, and served versions stay.
-    pub fn load_requested(&mut self, model: &str, facts: Facts, explicit: bool) -> Result<LoadStep, Status> {
-        self.check_needs(model, &facts.needs).map_err(|why| phrase::load_failed(model, &why))?;
-        check_nesting(model, &facts.needs, &self.all_needs()).map_err(|why| phrase::load_failed(model, &why))?;
+    /// error, which is the reason alone, nothing is loaded, and served versions stay.
+    pub fn load_requested(&mut self, model: &str, facts: Facts, explicit: bool) -> Result<LoadStep, String> {
+        self.check_needs(model, &facts.needs)?;
+        check_nesting(model, &facts.needs, &self.all_needs())?;
         let name: Arc<str> = self.models.get_key_value(model).map_or_else(|| model.into(), |(name, _)| name.clone());
-        let known = self.models.entry(name.clone()).or_default();
         if facts.versions.is_empty() {
-            return Err(phrase::load_failed(model, &nerite_config::no_version_to_load(model).to_string()));
+            // Such a model in a repository makes the server unready, as in Triton. One that a request describes is refused and leaves nothing.
+            if !facts.has_sent_files {
+                self.models.entry(name).or_default();
+            }
+            return Err(nerite_config::no_version_to_load(model).to_string());
         }
+        let known = self.models.entry(name.clone()).or_default();
         known.explicit |= explicit;
         let keep = kept(known, &facts);
         let versions: Vec<i64> = facts.versions.iter().copied().filter(|version| !keep.contains(version)).collect();
         let (facts, resize) = resizing(&name, known, &keep, facts);
         if versions.is_empty() {
             known.origin = Some(facts.fingerprint);
+            self.failures.remove(model);
             return Ok(LoadStep::Settled { retire: retire_others(&name, known, &keep), resize });
         }
         let plan = self.begin(name, versions, keep, facts);
         Ok(LoadStep::Load(LoadPlan { resize, ..plan }))
+    }
+
+    /// Notes why a load of a model failed before its versions were loaded. The note stays until a load succeeds, or the model is unloaded.
+    pub fn note_failure(&mut self, model: &str, reason: &str) {
+        let name = self.models.get_key_value(model).map_or_else(|| model.into(), |(name, _)| name.clone());
+        self.failures.insert(name, phrase::one_line(reason).to_owned());
     }
 
     /// Notes that all generations to be resized now have the instances of the configuration with this fingerprint.
@@ -58,14 +69,15 @@ impl Lifecycle {
         all
     }
 
-    /// Why versions of a model failed to load, or do not fit their parts. Empty if there are no such versions.
+    /// Why versions of a model, or the whole model, failed to load, or do not fit their parts. Empty if none failed.
     fn failures(&self, model: &str) -> String {
         let versions = self.models.get(model).into_iter().flat_map(|known| &known.versions);
         let failed = versions.filter_map(|(&version, record)| match &record.state {
             State::Failed(reason) | State::Misfit(reason) => Some(phrase::version_failed(version, reason)),
             _ => None,
         });
-        failed.collect()
+        let failed: String = failed.collect();
+        if failed.is_empty() { self.failures.get(model).cloned().unwrap_or_default() } else { failed }
     }
 
     /// Notes that one version of an operation was loaded or failed. The call for the last version returns the outcome of the operation.
@@ -111,16 +123,23 @@ impl Lifecycle {
 
     fn end(&mut self, operation: Operation, running: Running) -> LoadOutcome {
         let known = self.models.entry(running.model.clone()).or_default();
-        let failed: String = running
+        let failed: Vec<(i64, &String)> = running
             .results
             .iter()
             .filter_map(|(&version, result)| Some((version, result.as_ref()?.as_ref().err()?)))
-            .map(|(version, reason)| phrase::version_failed(version, reason))
             .collect();
-        let reason = if known.latest == operation { failed } else { phrase::outdated() };
-        if reason.is_empty() {
-            return succeed(known, operation, running);
-        }
+        let is_latest = known.latest == operation;
+        let reason = match failed.first() {
+            _ if !is_latest => phrase::outdated(),
+            Some((_, first)) => {
+                self.failures.insert(running.model.clone(), phrase::one_line(first).to_owned());
+                failed.iter().map(|(version, reason)| phrase::version_failed(*version, reason)).collect()
+            }
+            None => {
+                self.failures.remove(&running.model);
+                return succeed(known, operation, running);
+            }
+        };
         let answer = Err(phrase::load_failed(&running.model, &reason));
         let well = running.results.iter().filter(|(_, result)| matches!(result, Some(Ok(()))));
         let retire: Vec<Generation> =
@@ -177,7 +196,7 @@ fn succeed(known: &mut Known, operation: Operation, running: Running) -> LoadOut
     LoadOutcome { answer: Ok(()), publish, retire }
 }
 
-/// Takes all ready versions out of service, except those to keep. Misfits whose versions do not exist any more are unloaded.
+/// Takes all ready versions out of service, except those to keep. Misfits and failed versions that are not to be loaded any more are unloaded.
 fn retire_others(model: &Arc<str>, known: &mut Known, keep: &[i64]) -> Vec<Generation> {
     let mut retire = Vec::new();
     for (&version, record) in &mut known.versions {

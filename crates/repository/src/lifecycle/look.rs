@@ -1,9 +1,12 @@
 //! What does the server report about its models?
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use nerite_request::Status;
 use nerite_request::report::IndexEntry;
 
-use super::{Generation, Lifecycle, Record, State};
+use super::{Generation, Known, Lifecycle, Missing, Record, State};
 use crate::phrase;
 use crate::store::Listing;
 
@@ -16,7 +19,7 @@ impl Lifecycle {
             return known.ready().next_back().map(generation).ok_or_else(|| phrase::no_version_ready(model));
         };
         match known.versions.get(&version) {
-            None => Err(phrase::unknown_version(model, version)),
+            None => Err(phrase::unknown_version(model, version, &self.ready_versions(model))),
             Some(record) if record.state == State::Ready => Ok(generation((version, record.operation))),
             Some(_) => Err(phrase::version_not_ready(model, version)),
         }
@@ -57,12 +60,26 @@ impl Lifecycle {
             .map(move |(model, known)| (&**model, known.versions.values().any(|record| is_present(&record.state))))
     }
 
-    /// Whether every requested model has a version, and every version is ready or was unloaded on purpose.
-    pub fn strictly_ready(&self) -> bool {
-        self.models.values().all(|known| {
-            let fine = |state: &State| matches!(state, State::Ready | State::Unloaded);
-            !known.versions.is_empty() && known.versions.values().all(|record| fine(&record.state))
+    /// The requested models that are not up, by version: a version is being loaded, failed to load, or does not fit its parts, or there is none. What was
+    /// unloaded on purpose is not missing.
+    pub fn missing(&self) -> impl Iterator<Item = Missing> + '_ {
+        self.models.iter().flat_map(|(model, known)| {
+            let missing = |version, reason: &str| Missing { model: model.clone(), version, reason: reason.to_owned() };
+            let without_version =
+                known.versions.is_empty().then(|| missing(None, self.failure(model).unwrap_or_default()));
+            let versions = known.versions.iter().filter_map(move |(&version, record)| match &record.state {
+                State::Ready | State::Unloading | State::Unloaded => None,
+                State::Loading => Some(missing(Some(version), "it is being loaded")),
+                State::Failed(reason) | State::Misfit(reason) => Some(missing(Some(version), reason)),
+            });
+            without_version.into_iter().chain(versions)
         })
+    }
+
+    /// Why the last load of a model failed, or why it takes no requests any more.
+    pub fn failure(&self, model: &str) -> Option<&str> {
+        let of_versions = || self.models.get(model).and_then(Known::failure);
+        self.failures.get(model).map(String::as_str).or_else(of_versions)
     }
 
     /// The repository index: the directories of `listing` by name, with the versions that the server knows. A model that came with a request is served
@@ -84,23 +101,34 @@ impl Lifecycle {
                 index.push(entry(None, ("UNAVAILABLE", phrase::DUPLICATE)));
                 continue;
             }
-            let Some(known) = self.models.get(model) else {
-                index.extend((!ready_only).then(|| entry(None, ("", ""))));
+            let failure = self.failures.get(model);
+            let versions = self.models.get(model).map(|known| &known.versions).filter(|versions| !versions.is_empty());
+            let Some(versions) = versions else {
+                let words = failure.map_or(("", ""), |reason| ("UNAVAILABLE", reason));
+                index.extend((!ready_only).then(|| entry(None, words)));
                 continue;
             };
-            for (&version, record) in &known.versions {
-                if !ready_only || record.state == State::Ready {
-                    index.push(entry(Some(version), record.state.words()));
+            for (&version, record) in versions {
+                match (&record.state, failure) {
+                    (State::Ready, Some(reason)) => {
+                        index.push(entry(Some(version), ("READY", &phrase::last_load_failed(reason))));
+                    }
+                    (state, _) if !ready_only || *state == State::Ready => {
+                        index.push(entry(Some(version), state.words()));
+                    }
+                    _ => {}
                 }
             }
         }
         index
     }
 
-    /// The models that are served, or would be if they fitted their parts, and that are no longer in exactly one repository. Polling unloads them.
-    pub fn vanished(&self, listing: &Listing) -> Vec<String> {
+    /// The models that are served, or would be if they fitted their parts or their loads had not failed, and that are no longer in exactly one repository.
+    /// Polling unloads them.
+    pub fn vanished(&self, listing: &Listing) -> BTreeSet<Arc<str>> {
         let is_up = |record: &Record| matches!(record.state, State::Ready | State::Misfit(_));
         let up = self.models.iter().filter(|(_, known)| known.versions.values().any(is_up) && known.origin.is_some());
-        up.map(|(model, _)| model.to_string()).filter(|model| listing.places(model).len() != 1).collect()
+        let wanted = up.map(|(model, _)| model).chain(self.failures.keys());
+        wanted.filter(|model| listing.places(model).len() != 1).cloned().collect()
     }
 }

@@ -11,26 +11,26 @@ fn a_model_loads_serves_and_goes() {
     check(
         "load m 1,2          -> #1 loads [1, 2]
          index               -> m:1 LOADING, m:2 LOADING
-         ready               -> false
+         missing             -> m:1 (it is being loaded), m:2 (it is being loaded)
          ask m               -> Not found: Request for unknown model: 'm' has no available versions
          ask m 1             -> Unavailable: Request for unknown model: 'm' version 1 is not at ready state
          ok #1 2             -> wait
          index               -> m:1 LOADING, m:2 LOADING
          ok #1 1             -> yes; publish m:1#1 m:2#1
          index               -> m:1 READY, m:2 READY
-         ready               -> true
+         missing             ->
          ask m               -> m:2#1
          ask m 1             -> m:1#1
-         ask m 3             -> Not found: Request for unknown model: 'm' version 3 is not found
-         ask m 0             -> Not found: Request for unknown model: 'm' version 0 is not found
+         ask m 3             -> Not found: Request for unknown model: 'm' version 3 is not found; versions that take requests: 1, 2
+         ask m 0             -> Not found: Request for unknown model: 'm' version 0 is not found; versions that take requests: 1, 2
          unload m            -> retire m:1#1 m:2#1
          index               -> m:1 UNLOADING, m:2 UNLOADING
          ask m               -> Not found: Request for unknown model: 'm' has no available versions
          drained m:2#1       ->
          index               -> m:1 UNLOADING, m:2 UNAVAILABLE (unloaded)
-         ready               -> false
+         missing             ->
          drained m:1#1       ->
-         ready               -> true
+         missing             ->
          ask m 2             -> Unavailable: Request for unknown model: 'm' version 2 is not at ready state
          load m 1,2          -> #3 loads [1, 2]",
     );
@@ -39,7 +39,7 @@ fn a_model_loads_serves_and_goes() {
 #[test]
 fn nothing_is_known_at_first() {
     check(
-        "ready               -> true
+        "missing             ->
          ask m               -> Not found: Request for unknown model: 'm' is not found
          ask m 1             -> Not found: Request for unknown model: 'm' is not found
          unload m            ->
@@ -94,7 +94,7 @@ fn only_the_versions_that_changed_load_anew() {
          load m 2,3          -> settled; retire m:1#3
          index               -> m:1 UNLOADING, m:2 READY, m:3 READY
          drained m:1#3       ->
-         ready               -> true
+         missing             ->
          load m 4 shared=b   -> #4 loads [4]
          ok #4 4             -> yes; publish m:4#4; retire m:2#1 m:3#2
          index               -> m:1 UNAVAILABLE (unloaded), m:2 UNLOADING, m:3 UNLOADING, m:4 READY",
@@ -113,7 +113,7 @@ fn the_old_version_serves_until_the_new_one_is_there() {
          ask m               -> m:1#2
          drained m:1#1       ->
          index               -> m:1 READY
-         ready               -> true",
+         missing             ->",
     );
 }
 
@@ -124,7 +124,7 @@ fn a_failed_reload_leaves_the_old_version() {
           ok #1 1             -> yes; publish m:1#1
           load m 1b           -> #2 loads [1]
           fail #2 1           -> Invalid argument: load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: broken;\n
-          index               -> m:1 READY
+          index               -> m:1 READY (the last load of the model failed: Internal: broken)
           ask m               -> m:1#1
           load m 1            -> settled
           load m 1b           -> #3 loads [1]
@@ -152,32 +152,88 @@ fn a_failure_stays_known_until_a_load_succeeds() {
     check(
         r"load m 1            -> #1 loads [1]
           fail #1 1           -> Invalid argument: load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: broken;\n
-          ready               -> false
+          missing             -> m:1 (Internal: broken)
           unload m            ->
-          index               -> m:1 UNAVAILABLE (Internal: broken)
-          ready               -> false
+          index               -> m:1 UNAVAILABLE (unloaded)
+          missing             ->
           ask m               -> Not found: Request for unknown model: 'm' has no available versions
           ask m 1             -> Unavailable: Request for unknown model: 'm' version 1 is not at ready state
           load m 1            -> #3 loads [1]
           index               -> m:1 LOADING
           ok #3 1             -> yes; publish m:1#3
-          ready               -> true",
+          missing             ->",
+    );
+}
+
+#[test]
+fn a_model_that_failed_is_not_missing_once_nobody_wants_it() {
+    // Its directory is gone: polling unloads it.
+    check(
+        r"load gone 1         -> #1 loads [1]
+          fail #1 1           -> Invalid argument: load failed for model 'gone': version 1 is at UNAVAILABLE state: Internal: broken;\n
+          missing             -> gone:1 (Internal: broken)
+          vanished            -> gone
+          unload gone         ->
+          missing             ->
+          vanished            ->",
+    );
+    // The configuration names another version now.
+    check(
+        r"load m 1            -> #1 loads [1]
+          fail #1 1           -> Invalid argument: load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: broken;\n
+          load m 2            -> #2 loads [2]
+          why m               -> Internal: broken
+          ok #2 2             -> yes; publish m:2#2
+          why m               ->
+          missing             ->
+          index               -> m:1 UNAVAILABLE (unloaded), m:2 READY",
+    );
+    check(
+        r"load m -            -> at least one version must be available under the version policy of model 'm'; a version is a directory such as 'm/1'
+          unload m            ->
+          missing             ->
+          load sent - sent    -> at least one version must be available under the version policy of model 'sent'; a version is a directory such as 'sent/1'
+          missing             ->",
+    );
+}
+
+#[test]
+fn a_model_that_cannot_be_read_says_why_but_is_not_missing() {
+    check(
+        "unreadable m           ->
+         index                  -> m UNAVAILABLE (its configuration is broken)
+         index ready            ->
+         missing                ->
+         why m                  -> its configuration is broken
+         load ens 1 needs=m     -> ensemble 'ens' depends on 'm' which has no loaded version. Model 'm' loading failed with error: its configuration is broken
+         load m 1               -> #1 loads [1]
+         ok #1 1                -> yes; publish m:1#1
+         index                  -> m:1 READY
+         unreadable m           ->
+         index ready            -> m:1 READY (the last load of the model failed: its configuration is broken)
+         why m                  -> its configuration is broken
+         load m 1               -> settled
+         index                  -> m:1 READY
+         unreadable gone        ->
+         vanished               -> gone
+         unload gone            ->
+         why gone               ->",
     );
 }
 
 #[test]
 fn a_model_without_a_version_is_no_model_but_no_readiness_either() {
     check(
-        r"load m -            -> Invalid argument: load failed for model 'm': at least one version must be available under the version policy of model 'm'\n
+        r"load m -            -> at least one version must be available under the version policy of model 'm'; a version is a directory such as 'm/1'
           index               -> 
-          ready               -> false
+          missing             -> m ()
           ask m               -> Not found: Request for unknown model: 'm' has no available versions
           load m 1            -> #1 loads [1]
           ok #1 1             -> yes; publish m:1#1
-          ready               -> true
-          load m - shared=b   -> Invalid argument: load failed for model 'm': at least one version must be available under the version policy of model 'm'\n
+          missing             ->
+          load m - shared=b   -> at least one version must be available under the version policy of model 'm'; a version is a directory such as 'm/1'
           ask m               -> m:1#1
-          ready               -> true",
+          missing             ->",
     );
 }
 
@@ -252,7 +308,7 @@ fn an_unload_overtakes_the_first_load() {
           index               -> m:1 UNLOADING, m:2 UNLOADING
           drained m:1#1       ->
           drained m:2#1       ->
-          ready               -> true",
+          missing             ->",
     );
 }
 
@@ -286,7 +342,7 @@ fn results_nobody_waits_for_change_nothing() {
 #[test]
 fn an_ensemble_needs_its_parts() {
     check(
-        r"load ens 1 needs=part  -> Invalid argument: load failed for model 'ens': ensemble 'ens' depends on 'part' which has no loaded version.\n
+        r"load ens 1 needs=part  -> ensemble 'ens' depends on 'part' which has no loaded version.
           load part 1 part       -> #1 loads [1]
           ok #1 1                -> yes; publish part:1#1
           load ens 1 needs=part  -> #2 loads [1]
@@ -303,14 +359,14 @@ fn an_ensemble_that_would_need_itself_is_not_loaded() {
           ok #1 1                 -> yes; publish part:1#1
           load ens 1 needs=part   -> #2 loads [1]
           ok #2 1                 -> yes; publish ens:1#2
-          load ens 1b needs=ens   -> Invalid argument: load failed for model 'ens': circular dependency between ensembles: ens -> ... -> ens -> ens\n
-          load part 1b needs=ens  -> Invalid argument: load failed for model 'part': circular dependency between ensembles: part -> ... -> ens -> part\n
+          load ens 1b needs=ens   -> circular dependency between ensembles: ens -> ... -> ens -> ens
+          load part 1b needs=ens  -> circular dependency between ensembles: part -> ... -> ens -> part
           load m 1                -> #3 loads [1]
           ok #3 1                 -> yes; publish m:1#3
           load other 1            -> #4 loads [1]
           ok #4 1                 -> yes; publish other:1#4
           load m 1b needs=other   -> #5 loads [1]
-          load other 1b needs=m   -> Invalid argument: load failed for model 'other': circular dependency between ensembles: other -> ... -> m -> other\n
+          load other 1b needs=m   -> circular dependency between ensembles: other -> ... -> m -> other
           fail #5 1               -> Invalid argument: load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: broken;\n
           load other 1b needs=m   -> #6 loads [1]",
     );
@@ -325,7 +381,7 @@ fn an_ensemble_goes_with_a_part() {
          ok #2 1                -> yes; publish ens:1#2
          load m 1 needs=ens     -> #3 loads [1]
          ok #3 1                -> yes; publish m:1#3
-         unload part            -> retire part:1#1 ens:1#2 m:1#3
+         unload part            -> retire part:1#1 ens:1#2 m:1#3; users m ens
          drained ens:1#2        ->
          index                  -> ens:1 UNAVAILABLE (unloaded), m:1 UNLOADING, part:1 UNLOADING",
     );
@@ -356,10 +412,10 @@ fn an_ensemble_that_does_not_fit_its_parts_says_why_until_it_is_loaded_again() {
           misfits ens                -> retire ens:1#2 ens:2#2
           drained ens:1#2            ->
           index                      -> ens:1 UNAVAILABLE (it does not fit), ens:2 UNAVAILABLE (it does not fit), part:1 READY
-          ready                      -> false
+          missing                    -> ens:1 (it does not fit), ens:2 (it does not fit)
           ask ens                    -> Not found: Request for unknown model: 'ens' has no available versions
           misfits ens                ->
-          load m 1 needs=ens         -> Invalid argument: load failed for model 'm': ensemble 'm' depends on 'ens' which has no loaded version. Model 'ens' loading failed with error: version 1 is at UNAVAILABLE state: it does not fit;version 2 is at UNAVAILABLE state: it does not fit;\n
+          load m 1 needs=ens         -> ensemble 'm' depends on 'ens' which has no loaded version. Model 'ens' loading failed with error: version 1 is at UNAVAILABLE state: it does not fit;version 2 is at UNAVAILABLE state: it does not fit;
           load ens 1,2 needs=part    -> #3 loads [1, 2]
           ok #3 1                    -> wait
           ok #3 2                    -> yes; publish ens:1#3 ens:2#3
@@ -377,24 +433,24 @@ fn an_ensemble_that_does_not_fit_its_parts_can_be_unloaded() {
               ok #2 1                    -> yes; publish ens:1#2
               misfits ens                -> retire ens:1#2
               drained ens:1#2            ->
-              ready                      -> false
+              missing                    -> ens:1 (it does not fit)
               ";
     let by_name = "unload ens                 ->
                    index                      -> ens:1 UNAVAILABLE (unloaded), part:1 READY
-                   ready                      -> true
+                   missing                    ->
                    misfits ens                ->
-                   ready                      -> true";
-    let with_its_part = "unload part                -> retire part:1#1
+                   missing                    ->";
+    let with_its_part = "unload part                -> retire part:1#1; users ens
                          drained part:1#1           ->
                          index                      -> ens:1 UNAVAILABLE (unloaded), part:1 UNAVAILABLE (unloaded)
-                         ready                      -> true";
+                         missing                    ->";
     let by_a_stop = "stop                       -> retire part:1#1
                      drained part:1#1           ->
-                     ready                      -> true";
+                     missing                    ->";
     let by_another_version = "load ens 2 needs=part      -> #3 loads [2]
                               ok #3 2                    -> yes; publish ens:2#3
                               index                      -> ens:1 UNAVAILABLE (unloaded), ens:2 READY, part:1 READY
-                              ready                      -> true";
+                              missing                    ->";
     for rest in [by_name, with_its_part, by_a_stop, by_another_version] {
         check(&format!("{up}{rest}"));
     }

@@ -12,6 +12,7 @@ impl Lifecycle {
     /// another model needs them. For an unknown model nothing is unloaded. An unfinished load is replaced.
     pub fn unload_requested(&mut self, model: &str, dependents: bool) -> Withdrawn {
         let mut gone = Withdrawn::default();
+        self.failures.remove(model);
         let Some((name, _)) = self.models.get_key_value(model) else { return gone };
         let name = name.clone();
         let parts = self.withdraw(&name, &mut gone);
@@ -67,19 +68,30 @@ impl Lifecycle {
         if ready.is_empty() { Ok(()) } else { Err(phrase::unload_failed(model, &ready)) }
     }
 
-    /// Takes a model, and the ensembles that need it, out of service. Returns what it was made of.
+    /// Unloads a model, and the ensembles that need it. Returns what it was made of.
     fn withdraw(&mut self, model: &Arc<str>, gone: &mut Withdrawn) -> Vec<String> {
+        if let Some(known) = self.models.get_mut(model) {
+            known.explicit = false;
+            gone.models.push(model.clone());
+        }
+        self.take_out(model, gone)
+    }
+
+    /// Takes a model, and the ensembles that need it, out of service. Returns what it was made of.
+    fn take_out(&mut self, model: &Arc<str>, gone: &mut Withdrawn) -> Vec<String> {
         let operation = self.next_operation();
+        self.failures.remove(model);
         let Some(known) = self.models.get_mut(model) else { return Vec::new() };
         known.latest = operation;
         known.origin = None;
-        known.explicit = false;
         let parts = std::mem::take(&mut known.needs);
-        gone.models.push(model.clone());
         for (&version, record) in &mut known.versions {
             if record.withdraw() {
                 gone.retire.push(Generation { model: model.clone(), version, operation: record.operation });
             }
+        }
+        if known.versions.is_empty() {
+            self.models.remove(model);
         }
         // Its needs are cleared above, so a cycle of ensembles ends here.
         let users: Vec<Arc<str>> = self
@@ -89,7 +101,8 @@ impl Lifecycle {
             .map(|(name, _)| name.clone())
             .collect();
         for user in users {
-            self.withdraw(&user, gone);
+            self.take_out(&user, gone);
+            gone.users.push(user);
         }
         parts
     }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nerite_config::{
-    ConfigError, Entry, ModelConfig, VersionPolicy, check_directory_name, deduce_backend, from_json, normalise,
-    parse_text, validate, validate_tensors,
+    ConfigError, Entry, ModelConfig, VersionPolicy, check_directory_name, deduce_backend, from_json, no_model_file,
+    normalise, parse_text, validate, validate_tensors,
 };
 use nerite_request::setting::LoadOptions;
 
@@ -124,7 +124,7 @@ fn settle(
     let entries = folders.first.as_ref().map(|first| entries(&directory.join(first))).transpose();
     let entries = entries.map_err(|cause| format!("failed to read directory {}: {cause}", directory.display()))?;
     let config = deduce_backend(config, model, entries.as_deref())
-        .map_err(|refused| format!("{refused}{}", misplacement(model, directory, folders)))?;
+        .map_err(|refused| format!("{refused} {}", misplacement(model, directory, folders, entries.as_deref())))?;
     let config = normalise(config, model);
     validate(&config).map_err(spoken_config)?;
     // With auto-completion, inputs and outputs may still be missing. They are checked after it.
@@ -136,12 +136,14 @@ fn settle(
     Ok(config)
 }
 
-/// A sentence for a model without a version directory, which says where its files belong. The backend cannot be deduced without that directory.
-fn misplacement(model: &str, directory: &Path, folders: &Folders) -> String {
-    if !folders.versions.is_empty() {
-        return String::new();
+/// A sentence for a model whose backend cannot be deduced from its files, which says where they belong and how they are named.
+fn misplacement(model: &str, directory: &Path, folders: &Folders, entries: Option<&[Entry]>) -> String {
+    match (&folders.first, entries) {
+        (Some(first), Some(entries)) if !folders.versions.is_empty() => {
+            no_model_file(&format!("{model}/{first}"), entries)
+        }
+        _ => format!("'{model}' has no version directory: a model lies at {model}/1/{}", model_file(directory)),
     }
-    format!(" '{model}' has no version directory: a model lies at {model}/1/{}", model_file(directory))
 }
 
 /// The warning about a repository that has files and no model.

@@ -115,7 +115,7 @@ flags! {
         "exit-on-error" BOOL, Yes, "Exit when a model fails to load at start. Default is true.";
         "disable-auto-complete-config" ALONE, Yes, "Serve models exactly as their configuration says, complete nothing.";
         "strict-model-config" BOOL, Yes, "DEPRECATED: true is --disable-auto-complete-config, which wins over false.";
-        "strict-readiness" BOOL, Yes, "Ready only when every known model is ready. Default is true.";
+        "strict-readiness" BOOL, Yes, "Ready only when every model that should be up is ready. Default is true.";
         "model-control-mode" TEXT, Yes, "'none', 'poll', 'explicit' or 'demand': who decides which models are up. With 'poll' what came, changed or went in the repositories is loaded or unloaded, soon after the change. With 'demand' a model is loaded by its first request. Default is 'none'.";
         "repository-poll-secs" INT, Yes, "Seconds between two looks at the repositories in control mode 'poll', beside those that follow a change which the kernel tells of. 0: they are not looked at again. Default is 15.";
         "load-model" TEXT, Yes, "Model to load at start in control mode 'explicit' or 'demand'; '*' for all. In mode 'demand' it stays. May be given several times.";

@@ -20,6 +20,8 @@ use crate::place;
 use crate::settings::Settings;
 use crate::worker::{isolating, isolating_compiled, isolating_libraries};
 
+/// The most models that the error of a failed start names.
+const FAILED_NAMED_MAX: usize = 8;
 /// Where Triton's containers have their backends.
 const BACKEND_DIRECTORY: &str = "/opt/tritonserver/backends";
 
@@ -66,7 +68,13 @@ pub fn start(
     match engine.start() {
         Ok(failed) if failed.is_empty() => {}
         // As in Triton, the table shows which models failed before the server ends.
-        Ok(_) if settings.exit_on_error => {
+        Ok(failed) if settings.exit_on_error => {
+            let named: Vec<&str> = failed.iter().take(FAILED_NAMED_MAX).map(String::as_str).collect();
+            let more = if failed.len() > FAILED_NAMED_MAX { " and more" } else { "" };
+            log::error!(
+                "not loaded: {}{more}; the reasons are above, and with --exit-on-error=false the server starts without them",
+                named.join(", ")
+            );
             return Ok((engine, Err(creating(&Status::internal("failed to load all models")))));
         }
         Ok(_) => {}

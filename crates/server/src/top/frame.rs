@@ -27,6 +27,10 @@ const LINES_OF_HINT: usize = 2;
 const COLUMN_MIN: usize = 16;
 const GAP: &str = "  ";
 const NONE: &str = "-";
+/// The most models whose faults are shown.
+const FAULTS_MAX: usize = 3;
+/// What the index says of a model that was unloaded on purpose.
+const UNLOADED: &str = "unloaded";
 
 /// The lines of one look. Rates are those since `before`.
 pub(super) fn frame(url: &str, before: Option<&Sample>, now: &Sample, size: Size) -> Vec<String> {
@@ -86,7 +90,7 @@ fn head(url: &str, before: Option<&Sample>, now: &Sample) -> Vec<Vec<String>> {
         numbers.others.get("nv_cpu_utilization").map_or(NONE.to_owned(), |share| format!("{:.0} %", share * 100.0));
     let used = whole(numbers.other("nv_cpu_memory_used_bytes"));
     let bytes = |name: &str| size(whole(numbers.other(name)));
-    vec![
+    let lines = vec![
         ["nerite top".to_owned(), plain(url)].into_iter().chain(version).chain(you).collect(),
         vec![
             format!("requests/s {}", rate(|model| model.success)),
@@ -103,7 +107,26 @@ fn head(url: &str, before: Option<&Sample>, now: &Sample) -> Vec<Vec<String>> {
             format!("held for clients {}", bytes("nerite_memory_budget_bytes.used")),
         ],
         copies(before, now),
-    ]
+    ];
+    lines.into_iter().chain(faults(now).map(|fault| vec![fault])).collect()
+}
+
+/// Why models are not loaded, or were not loaded anew, where the server tells: the first of them.
+fn faults(now: &Sample) -> impl Iterator<Item = String> + '_ {
+    let fault = |entry: &Value| {
+        // Of a model that is being loaded, the reason is how far it is.
+        let reason = entry["reason"].as_str().filter(|_| entry["state"] != "LOADING")?;
+        if reason.is_empty() || reason == UNLOADED {
+            return None;
+        }
+        Some(format!("{}: {}", cell(entry["name"].as_str()?), plain(reason)))
+    };
+    listed_models(now).filter_map(fault).take(FAULTS_MAX)
+}
+
+/// The models' versions as the page lists them.
+fn listed_models(now: &Sample) -> impl Iterator<Item = &Value> {
+    now.page.as_ref().and_then(|page| page.models["models"].as_array()).into_iter().flatten()
 }
 
 /// The first lines. If the terminal is narrow they are wrapped, unless that would leave too few of the `rows` for the lists.
@@ -182,8 +205,7 @@ fn models(before: Option<&Sample>, now: &Sample) -> Vec<Vec<String>> {
 /// The states of models' versions by identifier, such as `1 ready, 2 loading`, where the server tells.
 fn states(now: &Sample) -> BTreeMap<&str, String> {
     let mut states: BTreeMap<&str, String> = BTreeMap::new();
-    let all = now.page.as_ref().and_then(|page| page.models["models"].as_array());
-    for entry in all.into_iter().flatten() {
+    for entry in listed_models(now) {
         let identifier = entry["identifier"].as_str().or_else(|| entry["name"].as_str());
         let (Some(identifier), state) = (identifier, entry["state"].as_str().unwrap_or_default()) else {
             continue;

@@ -194,6 +194,6 @@ fn label_files_must_be_in_the_models_directory() {
 fn a_model_without_versions_is_refused() {
     assert_eq!(
         no_version_to_load("m").to_string(),
-        "at least one version must be available under the version policy of model 'm'"
+        "at least one version must be available under the version policy of model 'm'; a version is a directory such as 'm/1'"
     );
 }

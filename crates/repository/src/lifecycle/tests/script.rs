@@ -7,8 +7,9 @@
 //! load m 1 served=b      resized m b             other instances, or other served versions; all kept generations have them now
 //! ok #1 2     fail #1 2                          a version of operation 1 was loaded, or not
 //! unload m    unload m dependents    stop        drained m:2#1
-//! index       index ready    ask m    ask m 2    ready    vanished
+//! index       index ready    ask m    ask m 2    missing    why m    vanished
 //! load m 1 anew    misfits ens                   loads although nothing changed; `ens` no longer fits its parts
+//! unreadable m                                   the directory of `m` cannot be read
 //! ```
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -40,7 +41,7 @@ pub fn happen(lifecycle: &mut Lifecycle, words: &[&str]) -> String {
                 Ok(LoadStep::Load(plan)) => {
                     format!("#{} loads {:?}{}", plan.operation.0, plan.versions, listed("; resize", &plan.resize))
                 }
-                Err(status) => status_text(&status),
+                Err(why) => why,
             }
         }
         ["ok", operation, version] => ended(lifecycle.loaded(number(operation), parsed(version), Ok(()))),
@@ -53,7 +54,9 @@ pub fn happen(lifecycle: &mut Lifecycle, words: &[&str]) -> String {
             String::new()
         }
         ["unload", model, rest @ ..] => {
-            listed("retire", &lifecycle.unload_requested(model, rest.contains(&"dependents")).retire)
+            let gone = lifecycle.unload_requested(model, rest.contains(&"dependents"));
+            let users = if gone.users.is_empty() { String::new() } else { format!("; users {}", gone.users.join(" ")) };
+            listed("retire", &gone.retire) + &users
         }
         ["misfits", model] => listed("retire", &lifecycle.take_misfit_out(model, "it does not fit")),
         ["stop"] => listed("retire", &lifecycle.unload_all().retire),
@@ -66,8 +69,19 @@ pub fn happen(lifecycle: &mut Lifecycle, words: &[&str]) -> String {
             Ok(generation) => shown(&generation),
             Err(status) => status_text(&status),
         },
-        ["ready"] => lifecycle.strictly_ready().to_string(),
-        ["vanished"] => lifecycle.vanished(&listing()).join(", "),
+        ["missing"] => {
+            let missing = |Missing { model, version, reason }| match version {
+                Some(version) => format!("{model}:{version} ({reason})"),
+                None => format!("{model} ({reason})"),
+            };
+            lifecycle.missing().map(missing).collect::<Vec<_>>().join(", ")
+        }
+        ["unreadable", model] => {
+            lifecycle.note_failure(model, "its configuration is broken");
+            String::new()
+        }
+        ["why", model] => lifecycle.failure(model).unwrap_or_default().to_owned(),
+        ["vanished"] => lifecycle.vanished(&listing()).into_iter().collect::<Vec<_>>().join(", "),
         _ => panic!("no such event: {words:?}"),
     }
 }
@@ -137,13 +151,17 @@ fn ended(outcome: Option<LoadOutcome>) -> String {
     format!("{answer}{}{}", listed("; publish", &outcome.publish), listed("; retire", &outcome.retire))
 }
 
-/// The entries with a version; `the_index_lists_directories_by_name` looks at the others.
+/// The entries with a version or a reason; `the_index_lists_directories_by_name` looks at the others. Of the model in two repositories, nothing.
 fn index(lifecycle: &Lifecycle, ready_only: bool) -> String {
     let mut lines = Vec::new();
     for entry in lifecycle.index(&listing(), ready_only) {
-        let Some(version) = entry.version else { continue };
+        let version = match entry.version {
+            Some(version) => format!(":{version}"),
+            None if entry.reason.is_empty() || entry.name == "twin" => continue,
+            None => String::new(),
+        };
         let reason = if entry.reason.is_empty() { String::new() } else { format!(" ({})", entry.reason) };
-        lines.push(format!("{}:{version} {}{reason}", entry.name, entry.state));
+        lines.push(format!("{}{version} {}{reason}", entry.name, entry.state));
     }
     lines.join(", ")
 }

@@ -70,6 +70,16 @@ fn models_of_two_repositories_have_a_row_each() {
 }
 
 #[test]
+fn a_model_that_could_not_be_loaded_says_why() {
+    let entry = |name: &str, state: &str, reason: &str| json!({"name": name, "state": state, "reason": reason});
+    let loading = json!({"name": "later", "version": "1", "state": "LOADING", "reason": "its weights are read"});
+    let models = json!({"models": [entry("typo", "UNAVAILABLE", "no value 'TYPE_FLOAT32'\u{1b}"), entry("old", "UNAVAILABLE", "unloaded"), loading]});
+    let lines = looked(Some(Page { models, ..page() }), WIDE);
+    check(&lines, &["typo: no value 'TYPE_FLOAT32'\\u{1b}"]);
+    assert!(!lines.iter().any(|line| line.contains("old: ") || line.contains("its weights are read")));
+}
+
+#[test]
 fn without_a_page_it_says_what_is_missing() {
     let lines = looked(None, WIDE);
     check(&lines, &["idle", "not ready"]);
