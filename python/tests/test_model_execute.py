@@ -281,7 +281,8 @@ def test_an_input_is_the_clients_own_memory_and_cannot_be_written(start):  # noq
     memory = server.memory(4096)
     one = given(memory, "IN", np.arange(4, dtype=np.int32), "INT32")
     error = obey(server, "request.inputs()[0].as_numpy()[0] = 9", [one])["error"]
-    assert error.startswith("ValueError: assignment destination is read-only\n\nAt:\n  code(1)")
+    assert error.startswith("ValueError: assignment destination is read-only; an input's array is the client's own memory, ")
+    assert error.split("\n")[1:4] == ["", "At:", "  code(1): <module>"]
     obey(server, "self.kept = request.inputs()[0].as_numpy(); out = 0", [one])
     memory.put(np.int32(77).tobytes(), one[4])
     assert read_text(server, obey(server, "out = self.kept[0]")) == "77"
@@ -292,9 +293,9 @@ def test_a_model_that_writes_to_its_inputs_is_told_the_cure_and_can_have_copies(
     server = start(OBEDIENT)
     array = np.arange(2, dtype=np.int32)
     error = obey(server, code, [given(server.memory(4096), "IN", array, "INT32")])["error"]
-    assert error.startswith("ValueError: output array is read-only\n\nAt:\n  code(1): <module>")
-    level, text = server.receive(server.side)["log"]
-    assert level == "WARNING" and "set its parameter PRIVATE_INPUTS to 'yes'" in text
+    said, _, where = error.partition("\n\nAt:\n")
+    assert said.startswith("ValueError: output array is read-only; ") and where.startswith("  code(1): <module>")
+    assert "`x = x / 255`" in said and "set its parameter PRIVATE_INPUTS to 'yes'" in said
 
     def parameters(value):
         return {"parameters": {"PRIVATE_INPUTS": {"string_value": value}}}
@@ -304,6 +305,8 @@ def test_a_model_that_writes_to_its_inputs_is_told_the_cure_and_can_have_copies(
     memory = server.memory(4096)
     one = given(memory, "IN", array, "INT32")
     assert read_text(server, obey(server, code, [one])) == "[1, 2]"
+    own = obey(server, "x = np.arange(2); x.flags.writeable = False; x += 1", [one])["error"]
+    assert own.startswith("ValueError: output array is read-only\n\nAt:\n")
     assert memory.get(one[4], 8) == array.tobytes()
     server = start(OBEDIENT, ready=False)
     error = server.initialize(config=parameters("maybe"))

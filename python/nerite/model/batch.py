@@ -35,9 +35,9 @@ def call(function: Callable[..., Any], *given: Any) -> Any:
 CALLERS.add(call.__code__)
 
 
-READ_ONLY = (
-    "an input's array is the client's own memory and cannot be written to; let the model copy it, or set its parameter "
-    "PRIVATE_INPUTS to 'yes' for copies of all"
+_READ_ONLY_CURE = (
+    "an input's array is the client's own memory, which the model cannot write to: let it compute another array, as in `x = x / 255` in "
+    "place of `x /= 255`, or set its parameter PRIVATE_INPUTS to 'yes' for copies of all inputs"
 )
 # The names of the thread that ends the process with the server, and of the thread that answers readiness checks.
 END_THREAD, READINESS_THREAD = "nerite-end", "nerite-readiness"
@@ -79,9 +79,7 @@ def execute(model: Any, names: packets.Model, model_channel: ModelChannel, comma
     except (ModelFailed, Unmapped) as failed:
         failure = str(failed)
     except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt, too, fail the batch alone
-        failure = error_text(error)
-        if isinstance(error, ValueError) and "read-only" in failure:
-            model_channel.side.log("WARNING", f"model '{names['name']}': {READ_ONLY}")
+        failure = failure_text(error)
     with model_channel.sending:
         for answer in answers:
             answer.is_closed = True
@@ -98,6 +96,16 @@ def execute(model: Any, names: packets.Model, model_channel: ModelChannel, comma
         if lost:
             message["lost"] = lost
     return message
+
+
+def failure_text(error: BaseException) -> str:
+    """The text of an error that ``execute`` raised."""
+    return error_text(error, cure(error))
+
+
+def cure(error: BaseException) -> str:
+    """What helps a model that wrote to an input. Empty for other errors."""
+    return _READ_ONLY_CURE if type(error) is ValueError and "read-only" in str(error) and not Tensor.private_inputs else ""
 
 
 def _responses(answers: list[Answer]) -> list[packets.Response]:

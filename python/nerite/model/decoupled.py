@@ -16,9 +16,9 @@ import numpy as np
 
 from . import batch, packets
 from .answer import Answer, ModelChannel, Refused, check_send
-from .batch import ModelFailed, call, make_requests, method
+from .batch import ModelFailed, call, failure_text, make_requests, method
 from .channel import Ended
-from .errors import ERROR_CHARACTERS_MAX, TritonModelException, error_text
+from .errors import ERROR_CHARACTERS_MAX, TritonModelException
 from .memory import Unmapped
 from .requests import FLAG_FINAL, InferenceRequest, InferenceResponse
 
@@ -135,7 +135,7 @@ def execute(model: Any, names: packets.Model, model_channel: ModelChannel, comma
     except (ModelFailed, Unmapped) as failed:
         failure = str(failed)
     except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt, too, fail the batch alone
-        failure = error_text(error)
+        failure = failure_text(error)
     if batch.is_fork:
         # This is a child that the model forked, and that returned from execute. Its parent sends the answer.
         os._exit(0)
@@ -183,7 +183,7 @@ def _note(done: "concurrent.futures.Future[Any]", names: packets.Model, model_ch
         return
     error = done.exception()
     if error is not None:
-        model_channel.side.log("ERROR", f"model '{names['name']}', execute: {error_text(error)}")
+        model_channel.side.log("ERROR", f"model '{names['name']}', execute: {failure_text(error)}")
 
 
 def release(model_channel: ModelChannel) -> None:

@@ -97,14 +97,14 @@ def of_request(request_id: str, text: str) -> str:
     return f"[request id: {request_id or '<id_unknown>'}] {text}"
 
 
-def error_text(error: BaseException) -> str:
-    """The error in Triton's form: type, message, and traceback, innermost frame first."""
+def error_text(error: BaseException, cure: str = "") -> str:
+    """The error in Triton's form: type, message, and traceback, innermost frame first. ``cure`` follows the message."""
     try:
         message = _message(error) or "<EMPTY MESSAGE>"
     except Exception:  # noqa: BLE001 - a model's own class may fail here as well
         message = "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>"
     places = "".join(f"  {frame.f_code.co_filename}({line}): {frame.f_code.co_name}\n" for frame, line in _frames(error))
-    message = message[:ERROR_CHARACTERS_MAX]
+    message = message[:ERROR_CHARACTERS_MAX] + (f"; {cure}" if cure else "")
     return f"{type(error).__name__}: {message}" + (f"\n\nAt:\n{places}" if places else "")
 
 
