@@ -48,8 +48,8 @@ SLOTS_MAX, PLANS_MAX = 240, 64
 # free memory. The rest is for outputs that the server places.
 SLOT_BYTES_MAX, SLOT_PARTS, FREE_PARTS = 1 << 30, 2, 4
 ALIGNMENT_BYTES = 64
-# The server's error text for an output that does not fit into its memory.
-TOO_SMALL = "to hold the results"
+# The server's error texts for an output that does not fit into its memory, and for one that the model did not make this time.
+OUTPUTS_DIFFER = ("to hold the results", "which the request placed in memory")
 # The most times that a request is sent. It is sent again if the server had no memory for its outputs, and other memory was returned since.
 ROOM_TRIES_MAX = 16
 # The server's error text for a lease that exceeds a quota.
@@ -468,8 +468,8 @@ class SessionConnection(Session):
                 raise Stale(str(_failure(fields[SERVER_ERROR])))
             slot.give_back()
             failure = _failure(fields[SERVER_ERROR])
-            if TOO_SMALL in str(failure):
-                # The output shapes do not depend on the input shapes only. From now on the server chooses the memory of the outputs.
+            if any(text in str(failure) for text in OUTPUTS_DIFFER):
+                # The outputs do not depend on the input shapes only. From now on the server chooses the memory of the outputs.
                 self._retire(slot.plan)
                 # Another call may have dropped or replaced the plan meanwhile.
                 if self.plans.get(key) is slot.plan:

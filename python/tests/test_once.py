@@ -12,7 +12,7 @@ from tritonclient.utils import InferenceServerException
 
 import nerite
 
-# The number of elements of its output depends on the first value, and it counts its runs.
+# The number of elements of its output depends on the first value, and there is no output if that is negative. It counts its runs.
 MODEL = """
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -27,8 +27,8 @@ class TritonPythonModel:
         for request in requests:
             self.runs += 1
             given = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
-            tensors = [pb_utils.Tensor("OUT", np.repeat(given, int(given[0]))), pb_utils.Tensor("RUNS", np.array([self.runs]))]
-            responses.append(pb_utils.InferenceResponse(tensors))
+            outputs = [pb_utils.Tensor("OUT", np.repeat(given, int(given[0])))] if given[0] >= 0 else []
+            responses.append(pb_utils.InferenceResponse([*outputs, pb_utils.Tensor("RUNS", np.array([self.runs]))]))
         return responses
 """
 CONFIG = """
@@ -79,6 +79,18 @@ def test_a_model_that_may_run_once_does_so_when_its_output_grows(server):
                 for response in (model(given(first)), model.submit(given(first)).result(), asyncio.run(model.aio(given(first))), *model.batch([given(first)] * 3)):
                     runs += 1
                     assert (int(response.RUNS[0]), response.OUT.tolist()) == (runs, [first] * 6 * first)
+
+
+def test_a_model_that_leaves_an_output_out_answers_without_it(server):
+    with nerite.connect(f"unix:{server.session_socket}") as client:
+        usual, once = client.model("repeats"), client.model("repeats", once=True)
+        for _ in range(3):
+            before = int(usual(given(1, 7)).RUNS[0])
+        # The memory that the client gave a prepared call for the output is no reason to fail.
+        for model, runs in ((usual, 2), (usual, 1), (once, 1)):
+            response = model(given(-1, 7))
+            assert (list(response.keys()), int(response.RUNS[0])) == (["RUNS"], before + runs)
+            before += runs
 
 
 def test_a_model_that_may_run_once_does_so_where_memory_lacks(small):

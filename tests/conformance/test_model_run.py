@@ -158,7 +158,9 @@ FAILED = {
         "        return pb_utils.InferenceRequest(model_name='b', requested_output_names=['X'], inputs=[]).exec()", CONFIG,
         "there is no server here that has model 'b'",
     ),
-    "writes to an input": ("        values += 1\n" + RETURNS, CONFIG, "output array is read-only"),
+    "writes to an input": ("        values += 1\n" + RETURNS, CONFIG, "output array is read-only\nan input's array is the client's own memory"),
+    "makes another datatype": ("        values = values.astype('f8')\n" + RETURNS, CONFIG, "execute failed: output 'OUT' has datatype FP64, where its configuration says FP32"),
+    "makes another shape": ("        values = values[0]\n" + RETURNS, CONFIG, "execute failed: output 'OUT' has shape "),
     "does not compile": ("        return [", CONFIG, "SyntaxError"),
 }  # fmt: skip
 

@@ -144,6 +144,11 @@ impl Job {
         self.0.responder.device = device;
     }
 
+    /// Makes it an error of the request if it ends and no response had an output that it placed in memory.
+    pub fn require_placed(&mut self) {
+        self.0.responder.require_placed();
+    }
+
     /// Adds a tensor that the server makes, such as one that describes the sequence of the request.
     pub fn add_input(&mut self, tensor: Tensor) {
         self.0.inputs.push(tensor);

@@ -7,13 +7,14 @@ use std::time::Duration;
 use nerite_locks::Mutex;
 use nerite_request::Name;
 
-use crate::{Meter, NoMeter};
+use crate::{DeclaredOutputs, Meter, NoMeter};
 
 /// The part of a model version that its requests share. The version stays loaded while one of them is in flight on any thread.
 pub struct ModelVersion {
     name: Name,
     version: Name,
     meter: Arc<dyn Meter>,
+    declared: DeclaredOutputs,
     in_flight: AtomicUsize,
     /// Whether a thread waits for the last request. If not, the end of a request takes no lock.
     is_awaited: AtomicBool,
@@ -25,12 +26,23 @@ pub struct ModelVersion {
 pub struct InFlight(Arc<ModelVersion>);
 
 impl ModelVersion {
-    /// A version with no request in flight. Each request that ends is reported to `meter`.
+    /// A version with no request in flight, of whose outputs nothing is declared. Each request that ends is reported to `meter`.
     pub fn new(name: impl Into<Name>, version: impl Into<Name>, meter: Arc<dyn Meter>) -> Arc<ModelVersion> {
+        ModelVersion::declaring(DeclaredOutputs::default(), name, version, meter)
+    }
+
+    /// The same, with outputs that are compared with `declared`.
+    pub fn declaring(
+        declared: DeclaredOutputs,
+        name: impl Into<Name>,
+        version: impl Into<Name>,
+        meter: Arc<dyn Meter>,
+    ) -> Arc<ModelVersion> {
         Arc::new(ModelVersion {
             name: name.into(),
             version: version.into(),
             meter,
+            declared,
             in_flight: AtomicUsize::new(0),
             is_awaited: AtomicBool::new(false),
             lock: Mutex::new(()),
@@ -81,6 +93,11 @@ impl ModelVersion {
     /// The version's number as text.
     pub fn version(&self) -> &Name {
         &self.version
+    }
+
+    /// The outputs that its configuration declares.
+    pub fn declared(&self) -> &DeclaredOutputs {
+        &self.declared
     }
 
     /// The meter that records the requests of this version.

@@ -5,6 +5,7 @@ mod early_end;
 mod end;
 mod failure;
 mod output_memory;
+mod unmade;
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use nerite_tensor::{DataType, Shape, Tensor};
 
 use self::end::OnEnd;
 pub use self::end::{Ended, Kept};
+use self::unmade::UnmadeOutputs;
 use crate::deferred_report::{DeferredReport, Noted};
 use crate::outbox::LastResponse;
 use crate::reschedule::{NOT_ITERATIVE, Rest};
@@ -43,6 +45,8 @@ pub struct Responder {
     wanted: WantedOutputs,
     /// How many outputs at the end of `wanted` are wanted only by the server.
     added: usize,
+    /// The outputs that the client placed in memory and that no response has had.
+    unmade: UnmadeOutputs,
     /// Slots of the client that were written and will be written again, by their position in `wanted`.
     again: Vec<(usize, Slot)>,
     /// Whether responses may follow the next one.
@@ -126,6 +130,7 @@ impl Responder {
             early_end,
             wanted,
             added,
+            unmade,
             again,
             is_divided,
             has_sent,
@@ -150,6 +155,7 @@ impl Responder {
         wanted.clear();
         made.clear();
         (*again, *states, *watched) = (Vec::new(), Vec::new(), Vec::new());
+        *unmade = UnmadeOutputs::default();
         (*is_divided, *has_sent, *has_run_before) = (false, false, false);
         (*staged, *kept, *clock, *trace) = (None, None, None, None);
         (*noted, *again_by) = (None, None);
@@ -352,6 +358,7 @@ impl Responder {
             staged.deliver(&mut self.made.outputs, true)?;
         }
         self.note_response(self.made_outcome());
+        self.unmade.note(&self.made.outputs);
         let tensors = self.take_tensors();
         self.note_first_response();
         self.reply.send(Response::Part(tensors));
@@ -422,6 +429,8 @@ impl Responder {
             }
             result = delivered.map(drop);
         }
+        self.unmade.note(&self.made.outputs);
+        result = result.and_then(|()| self.check_made());
         if result.is_ok() {
             // The callback is called before the outcome is reported, because the request may fail here.
             let states = std::mem::take(&mut self.states);
@@ -451,8 +460,8 @@ impl Responder {
 
     /// Ends the request without another response.
     pub fn end(mut self, times: Times) {
-        if let Err(lost) = self.check_memory() {
-            return self.finish(Err(lost), times);
+        if let Err(error) = self.check_memory().and_then(|()| self.check_made()) {
+            return self.finish(Err(error), times);
         }
         let ended = self.ended(false);
         if let Err(status) = self.on_end.call(ended) {
@@ -521,6 +530,7 @@ impl Responder {
         }
         let mut made = std::mem::take(&mut self.made);
         if let Some(in_flight) = &self.in_flight {
+            in_flight.declared().check(in_flight.name(), &made.outputs);
             (made.model, made.version) = (in_flight.name().clone(), in_flight.version().clone());
         }
         made.id = self.id.clone();

@@ -54,10 +54,15 @@ impl Admission {
         }
     }
 
-    /// Runs a request that fits the contract, now or as soon as an instance is free. The answer comes through the request's own reply.
+    /// Runs a client's request that fits the contract, now or as soon as an instance is free. The answer comes through the request's own reply.
     pub fn submit(self, request: AdmittedRequest) {
+        self.submit_as(request, Job::require_placed);
+    }
+
+    fn submit_as(self, request: AdmittedRequest, prepare: impl FnOnce(&mut Job)) {
         let Admission { in_flight, served, entering, client } = self;
         let mut job = Job::new(request, in_flight, now_ns());
+        prepare(&mut job);
         if served.timeout_ends_runs() {
             end_in_time(&mut job);
         }
@@ -79,7 +84,8 @@ impl Admission {
                 if let Some(shapes) = self.served.declared_shapes().cloned() {
                     reply = Reply::through(Declared { shapes, reply });
                 }
-                self.submit(AdmittedRequest {
+                // A model that asks others, and an ensemble, are answered without outputs that were not made, as in Triton.
+                let request = AdmittedRequest {
                     id,
                     rows,
                     inputs,
@@ -91,7 +97,8 @@ impl Admission {
                     parameters,
                     cancel,
                     reply,
-                });
+                };
+                self.submit_as(request, |_| ());
             }
             Err(status) => reply.refuse(status),
         }

@@ -243,8 +243,11 @@ impl Engine {
         }
         for entry in index.iter_mut().filter(|entry| entry.state == State::Ready.words().0) {
             let served = self.catalog.load().find(&entry.identifier, entry.version).cloned();
-            if let Some(fault) = served.and_then(|served| served.fault()) {
+            let Some(served) = served else { continue };
+            if let Some(fault) = served.fault() {
                 (entry.state, entry.reason) = (State::Failed(String::new()).words().0, fault.message);
+            } else if let Some(contradiction) = served.contradiction().filter(|_| entry.reason.is_empty()) {
+                contradiction.clone_into(&mut entry.reason);
             }
         }
         index.retain(|entry| !ready_only || entry.state == State::Ready.words().0);

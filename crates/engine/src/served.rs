@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use nerite_backend::{CostBound, ImportedFiles, InFlight, Instance, InstanceSpec, Job, ModelVersion};
+use nerite_backend::{CostBound, DeclaredOutputs, ImportedFiles, InFlight, Instance, InstanceSpec, Job, ModelVersion};
 use nerite_config::proto::model_metrics::MetricControl;
 use nerite_config::proto::model_metrics::metric_control::MetricOptions;
 use nerite_config::{ModelConfig, TensorSpec};
@@ -183,10 +183,10 @@ impl Served {
         let traits = Traits::all(Signature::all(&config, &specs), &instances);
         let members = Members::new(Member::all(traits, 0..instances.len()).collect());
         let answer = Box::new(rejecting(&name, version, scheduling.requests_max, sequences.clone()));
-        let requests = ModelVersion::new(name.as_str(), version.to_string(), Arc::clone(&stats) as _);
+        let (inputs, outputs, declared) = (config.inputs(), config.outputs(), DeclaredOutputs::of(&config));
+        let requests = ModelVersion::declaring(declared, name.as_str(), version.to_string(), Arc::clone(&stats) as _);
         let pool =
             Pool::new(&pool_name, instances, bound, scheduling, sequences.clone(), Arc::clone(&requests), answer);
-        let (inputs, outputs) = (config.inputs(), config.outputs());
         let declared_shapes = DeclaredShapes::of(&config).map(Arc::new);
         let timeout_ends_runs = config.timeout_ends_runs().unwrap_or_default();
         Served {
@@ -407,6 +407,11 @@ impl Served {
     /// this.
     pub fn fault(&self) -> Option<Status> {
         self.instances.list().iter().find_map(|member| member.traits.readiness.as_ref()?.fault())
+    }
+
+    /// How its outputs contradict its configuration, if a response showed that.
+    pub fn contradiction(&self) -> Option<&str> {
+        self.requests.declared().contradiction()
     }
 
     /// Whether it was ready at the last check, and its processes run now.

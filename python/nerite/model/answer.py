@@ -40,9 +40,9 @@ class ModelChannel:
         self.side = side
         self.calls = calls
         self.memory = Memory()
-        # The model's name, the datatypes of its configured outputs by name, and the outputs of which the operator was warned.
+        # The model's name, its configured outputs, and the outputs of which the operator was warned.
         self.model = ""
-        self.declared: dict[str, str] = {}
+        self.declared: frozenset[str] = frozenset()
         self._warned: set[str] = set()
         # Held during a call and its answer.
         self.exchange = threading.Lock()
@@ -66,15 +66,12 @@ class ModelChannel:
         # The iterators that keep responses for a second loop.
         self.keeping: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
-    def warn_undeclared(self, name: str, datatype: str) -> None:
-        """Warns the operator, once, of an output that differs from the configuration."""
+    def warn_undeclared(self, name: str) -> None:
+        """Warns the operator, once, of an output that the configuration does not have. The server compares those that it has."""
         if not self.declared or name in self._warned or len(self._warned) >= _WARNED_MAX:
             return
         self._warned.add(name)
-        if name in self.declared:
-            what = f"has datatype {datatype}, where its configuration says {self.declared[name]}; clients get it as it is"
-        else:
-            what = f"is not in its configuration, which has {', '.join(sorted(self.declared))}; no client gets it"
+        what = f"is not in its configuration, which has {', '.join(sorted(self.declared))}; no client gets it"
         self.side.log("WARNING", f"model '{self.model}': the output '{name[:_NAME_CHARACTERS_MAX]}' of a response {what}")
 
     def request_place(self, index: int, name: str, byte_size: int) -> tuple[int, int, int]:
@@ -196,8 +193,8 @@ class Answer:
             declared, wanted = self._model_channel.declared, self._wanted
             for tensor in response._outputs:
                 name = tensor._name
-                if declared.get(name) != tensor.datatype:
-                    self._model_channel.warn_undeclared(name, tensor.datatype)
+                if name not in declared:
+                    self._model_channel.warn_undeclared(name)
                 place = wanted.get(name)
                 if place is not None:
                     outputs[name] = self._put(tensor, place)

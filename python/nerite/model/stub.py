@@ -280,11 +280,9 @@ def _private_inputs(model_config: str) -> bool:
     return bool(value == "yes")
 
 
-def _declared(model_config: str) -> "dict[str, str]":
-    """The datatypes of the configured outputs, by name."""
-    outputs = json.loads(model_config).get("output", [])
-    names = {one.get("name", ""): one.get("data_type", "").replace("TYPE_", "", 1) for one in outputs}
-    return {name: "BYTES" if datatype == "STRING" else datatype for name, datatype in names.items()}
+def _declared(model_config: str) -> "frozenset[str]":
+    """The names of the configured outputs."""
+    return frozenset(one.get("name", "") for one in json.loads(model_config).get("output", []))
 
 
 def _file_at(descriptor: int) -> "Optional[tuple[int, int]]":

@@ -194,6 +194,8 @@ class _Trial:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
         sys.stderr.write("Traceback (most recent call last):\n" if frames else "")
         sys.stderr.write("".join(traceback.format_list(frames) + traceback.format_exception_only(type(error), error)))
+        cure = batch.cure(error)
+        sys.stderr.write(f"{cure}\n" if cure else "")
         sys.stderr.flush()
         if self._options["pdb"] and error.__traceback__ is not None:
             import pdb
@@ -260,7 +262,7 @@ class _Trial:
                 self._print_error("execute", error)
                 return False
             times.append(time.perf_counter() - began)
-            if number == 0 and not _print_responses(responses):
+            if number == 0 and not (_print_responses(responses) and self._agree(responses)):
                 return False
         print(f"execute took {_time(times[0])}" + _spread(times[1:]))
         if profile is not None:
@@ -269,12 +271,33 @@ class _Trial:
             pstats.Stats(profile, stream=sys.stdout).sort_stats("cumulative").print_stats(_PROFILE_LINES)
         return True
 
+    def _agree(self, responses: Sequence[InferenceResponse]) -> bool:
+        """Whether the outputs agree with the configuration, by the rule of the server, which warns. Prints those that do not."""
+        declared = {one["name"]: one for one in self._config.get("output", [])}
+        batch_dimension = [-1] if self._config.get("max_batch_size", 0) > 0 else []
+        found = []
+        for tensor in (tensor for response in responses for tensor in response.output_tensors()):
+            one = declared.get(tensor.name())
+            if one is None:
+                continue
+            dims = batch_dimension + [int(dim) for dim in one.get("reshape", {}).get("shape", one.get("dims", []))]
+            shape = list((tensor.array() if tensor.on_device is None else tensor.on_device).shape)
+            datatype = one.get("data_type", "").replace("TYPE_", "", 1).replace("STRING", "BYTES")
+            if tensor.datatype != datatype:
+                found.append(f"output '{tensor.name()}' has datatype {tensor.datatype}, where its configuration says {datatype}")
+            elif not _fits(shape, dims):
+                found.append(f"output '{tensor.name()}' has shape {_dims(shape)}, where its configuration says {_dims(dims)}")
+        for text in dict.fromkeys(found):
+            print(f"execute failed: {text}", file=sys.stderr)
+        return not found
+
     def _request(self, inputs: dict[str, tuple[str, np.ndarray]], answer: TrialAnswer, number: int) -> InferenceRequest:
         tensors = []
+        # As in a server, where an input is the client's own memory.
+        Tensor.private_inputs = self._parameter("PRIVATE_INPUTS") == "yes"
         for name, (datatype, array) in inputs.items():
             array = array.copy()
-            # As in a server, where an input is the client's own memory.
-            array.flags.writeable = self._parameter("PRIVATE_INPUTS") == "yes"
+            array.flags.writeable = Tensor.private_inputs
             tensors.append(Tensor._of(name, datatype, array))
         wire = {
             "model": self._names["name"], "version": -1, "id": f"run-{number + 1}", "correlation": 0, "timeout": 0, "flags": 0,
@@ -360,7 +383,7 @@ def _given(name: str, datatype: str, text: str) -> np.ndarray:
             return _upper_half(found.astype(np.float32))
         with np.errstate(all="ignore"):
             converted = found.astype(dtype)
-            fits = _fits(found, converted)
+            fits = _loses_nothing(found, converted)
     except (OSError, ValueError, TypeError) as error:
         raise Refused(f"input '{name}' is not an array of {datatype}: {error}") from error
     if not fits:
@@ -368,7 +391,17 @@ def _given(name: str, datatype: str, text: str) -> np.ndarray:
     return np.asarray(converted)
 
 
-def _fits(found: np.ndarray, converted: np.ndarray) -> bool:
+def _fits(shape: Sequence[int], dims: Sequence[int]) -> bool:
+    """Whether an output may have this shape. A scalar agrees with dimensions of 1 as well."""
+    is_scalar = not shape and all(dim == 1 for dim in dims)
+    return is_scalar or (len(shape) == len(dims) and all(want in (-1, have) for have, want in zip(shape, dims)))
+
+
+def _dims(shape: Sequence[int]) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
+def _loses_nothing(found: np.ndarray, converted: np.ndarray) -> bool:
     """Whether the conversion lost nothing but digits of fractions."""
     if found.dtype.kind == "f" and converted.dtype.kind == "f":
         return bool((np.isfinite(converted) == np.isfinite(found)).all())

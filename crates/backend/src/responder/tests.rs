@@ -411,6 +411,47 @@ fn responses_are_counted_one_by_one_where_that_is_asked_for() {
     }
 }
 
+#[test]
+fn an_output_that_the_request_placed_in_memory_must_be_in_a_response() {
+    type Ends = [(fn(Responder), bool); 6];
+    fn once(mut responder: Responder) -> Responder {
+        put(&mut responder, &[7]);
+        responder.send().unwrap();
+        responder
+    }
+    let ends: Ends = [
+        (|responder| responder.finish(Ok(()), Times::begin()), true),
+        (|responder| responder.end(Times::begin()), true),
+        (
+            |mut responder| {
+                responder.send().unwrap();
+                responder.end(Times::begin());
+            },
+            true,
+        ),
+        (|mut responder| (put(&mut responder, &[7]), responder.finish(Ok(()), Times::begin())).1, false),
+        (|responder| once(responder).end(Times::begin()), false),
+        (|responder| once(responder).finish(Ok(()), Times::begin()), false),
+    ];
+    for ((end, is_left), is_placed, is_required) in
+        ends.into_iter().flat_map(|end| [(end, true, true), (end, true, false), (end, false, true)])
+    {
+        let (seen, meter) = (Seen::default(), Arc::new(Outcomes::default()));
+        let version = ModelVersion::new("m", "1", Arc::clone(&meter) as _);
+        let mut job = job(&seen, &version, Buffer::empty(), is_placed.then(|| Slot::heap(4)));
+        if is_required {
+            job.require_placed();
+        }
+        end(job.divide().1);
+        let fails = is_left && is_placed && is_required;
+        let last = seen.0.lock().unwrap().pop().unwrap();
+        let text = "failed model 'm' did not make output 'Y', which the request placed in memory";
+        assert_eq!(last.starts_with(text), fails, "{last}");
+        let outcome = if fails { Outcome::Failed } else { Outcome::Success };
+        assert_eq!(meter.0.lock().unwrap().as_slice(), &[outcome]);
+    }
+}
+
 /// A reply to an ensemble whose next step runs in a process of its own.
 struct ToProcess(Arc<dyn InputMemory>);
 
