@@ -21,6 +21,8 @@ from nerite import _datatypes
 DIMENSIONS_MAX = 32
 # DLPack's device types that the host can read: host memory, and memory pinned for CUDA.
 _HOST_KINDS = (1, 3)
+# The largest number of each floating-point datatype, as texts for errors.
+LARGEST = {"FP16": "65504", "BF16": "3.3895e38", "FP32": "3.4028e38", "FP64": "1.7977e308"}
 # The bits of the mantissa of each floating-point datatype, with the first one, which is not stored.
 EXACT_BITS = {"FP16": 11, "BF16": 8, "FP32": 24, "FP64": 53}
 
@@ -247,24 +249,25 @@ def _of_values(values: Sequence[Any], datatype: str) -> np.ndarray:
 
 
 def _of_numbers(values: Sequence[Any], datatype: str, dtype: np.dtype[Any]) -> np.ndarray:
-    takes = "numbers: floats in its range, which it rounds, and whole numbers that it has exactly"
-    _check_types(values, (bool, int, float), datatype, takes)
+    _check_types(values, (bool, int, float), datatype, "numbers")
+    up_to = f"numbers from -{LARGEST[datatype]} to {LARGEST[datatype]}"
     try:
         wide = np.array(values, np.float64)
     except OverflowError:
-        _refuse((one for one in values if isinstance(one, int) and one.bit_length() > 1024), datatype, takes)
+        _refuse((one for one in values if isinstance(one, int) and one.bit_length() > 1024), datatype, up_to)
         raise
     with np.errstate(over="ignore"):
         narrow = wide.astype(dtype)
     became_infinite = np.isinf(narrow.astype(np.float64)) & np.isfinite(wide)
+    _refuse((values[index] for index in np.flatnonzero(became_infinite)), datatype, up_to)
     became_zero = (narrow == 0) & (wide != 0)
-    _refuse((values[index] for index in np.flatnonzero(became_infinite | became_zero)), datatype, takes)
+    _refuse((values[index] for index in np.flatnonzero(became_zero)), datatype, "numbers that do not become 0; give 0.0 where {0} may")
     # All whole numbers up to this one are exact.
     exact_max = 1 << EXACT_BITS[datatype]
     if int in set(map(type, values)):
         _refuse(
             (one for one, got in zip(values, narrow.tolist()) if type(one) is int and abs(one) > exact_max and int(got) != one),
-            datatype, f"{takes}; give float({{0}}) where it may be rounded",
+            datatype, f"whole numbers beyond {exact_max} only if it has them exactly; give float({{0}}) where it may be rounded",
         )  # fmt: skip
     return narrow
 

@@ -514,7 +514,10 @@ class Model:
         if type(value) is np.ndarray and wanted is not None and value.dtype == wanted:
             array = value
         else:
-            array, dtype = _convert.elements(value, spec.datatype, connection.note_copy)
+            try:
+                array, dtype = _convert.elements(value, spec.datatype, connection.note_copy)
+            except InferenceServerException as refused:
+                raise InferenceServerException(f"input '{spec.name}': {refused.message()}") from refused
             if wanted is not None:
                 array = np.asarray(array).astype(dtype, copy=False)
         dims, array = array.ndim, self._with_row(spec, array)

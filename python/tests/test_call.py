@@ -156,7 +156,7 @@ def test_texts_come_back_as_they_were(any_client):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
 def test_numbers_are_no_texts(client, dtype):
-    with pytest.raises(InferenceServerException, match="got unexpected datatype .* from numpy array, expected BYTES"):
+    with pytest.raises(InferenceServerException, match="input 'INPUT0': got unexpected datatype .* from numpy array, expected BYTES"):
         client.model("identity_bytes")(np.ones(2, dtype))
 
 

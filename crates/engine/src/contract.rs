@@ -87,7 +87,7 @@ impl Contract<'_> {
             Sender::Server => 0,
         };
         let inputs = inputs.arranged(self.inputs.len(), |input| {
-            let index = specs.index_of(&input.name).ok_or_else(|| unexpected_input(&input.name, self))?;
+            let index = specs.index_of(&input.name).ok_or_else(|| self.unexpected_input(&input.name))?;
             let spec = &self.inputs[index];
             check_input(request, input, spec, self, is_raw)?;
             input.name = spec.name.clone();
@@ -117,17 +117,24 @@ impl Contract<'_> {
         }
         let specs = ByName::new(self.outputs, |spec| &spec.name);
         let known = |Wanted { name, slot }| {
-            let index = specs.index_of(&name).ok_or_else(|| {
-                Status::invalid(format!("unexpected inference output '{name}' for model '{}'", self.model))
-            })?;
+            let index = specs.index_of(&name).ok_or_else(|| self.unexpected("output", &name, self.outputs))?;
             Ok((index, Wanted { name: self.outputs[index].name.clone(), slot }))
         };
         wanted.into_iter().map(known).collect()
     }
-}
 
-fn unexpected_input(name: &str, contract: &Contract<'_>) -> Status {
-    Status::invalid(format!("unexpected inference input '{name}' for model '{}'", contract.model))
+    fn unexpected_input(&self, name: &str) -> Status {
+        self.unexpected("input", name, self.inputs)
+    }
+
+    /// The error for a name that is none of `known`: Triton's text, and then those that exist.
+    fn unexpected(&self, what: &str, name: &str, known: &[TensorSpec]) -> Status {
+        let allowed = quoted(known.iter().map(|spec| spec.name.as_str()));
+        let model = self.model;
+        Status::invalid(format!(
+            "unexpected inference {what} '{name}' for model '{model}', allowed {what}s are: [{allowed}]"
+        ))
+    }
 }
 
 fn check_inputs(request: Prefix<'_>, inputs: &[Tensor], contract: &Contract<'_>) -> Result<(), Status> {
@@ -149,12 +156,14 @@ fn check_inputs(request: Prefix<'_>, inputs: &[Tensor], contract: &Contract<'_>)
             contract.model
         )
     };
-    // If no input is missing, Triton's list lacks its opening bracket. Clients may match on that.
-    let missing_list = if missing_list.is_empty() { "]".to_owned() } else { format!("[{missing_list}]") };
-    Err(Status::invalid(format!(
-        "{request}{expected}. Got input(s) [{got_list}], but missing required input(s) {missing_list}. Please provide all \
-         required input(s)."
-    )))
+    let remedy = if missing_list.is_empty() {
+        // Triton's text goes on with an empty list of missing inputs, whose opening bracket is missing.
+        let known = quoted(contract.inputs.iter().map(|spec| spec.name.as_str()));
+        format!("but the model has only input(s) [{known}].")
+    } else {
+        format!("but missing required input(s) [{missing_list}]. Please provide all required input(s).")
+    };
+    Err(Status::invalid(format!("{request}{expected}. Got input(s) [{got_list}], {remedy}")))
 }
 
 /// Names in the form of Triton's list. A long list is cut, and ends with the number of the other names.
@@ -182,7 +191,7 @@ fn check_batch(
     let mut rows: Option<i64> = None;
     for input in inputs {
         if specs.find(&input.name).is_none() {
-            return Err(unexpected_input(&input.name, contract));
+            return Err(contract.unexpected_input(&input.name));
         }
         if contract.batch_max <= 0 {
             continue;
@@ -204,7 +213,10 @@ fn check_batch(
     let rows = rows.unwrap_or(1);
     if contract.batch_max > 0 && rows > i64::from(contract.batch_max) {
         let max = contract.batch_max;
-        return Err(Status::invalid(format!("{request}inference request batch-size must be <= {max} for '{model}'")));
+        return Err(Status::invalid(format!(
+            "{request}inference request batch-size must be <= {max} for '{model}', got {rows}; to raise it, set max_batch_size in the model's \
+             configuration (one that sets none is completed by --backend-config=default-max-batch-size)"
+        )));
     }
     // A negative batch size is refused with the other dimensions, input by input.
     Ok(u32::try_from(rows).unwrap_or(0))

@@ -110,8 +110,8 @@ fn a_model_asks_others_and_gets_their_answers_and_their_errors() {
 fn requests_of_models_are_checked_like_those_of_clients() {
     let (engine, _folder) = engine(&[("leaf", "")]);
     let text = |input: &str, outputs: &[&str]| infer(&engine, "leaf", input, outputs).unwrap_err().message;
-    assert_eq!(text("X", &[]), "unexpected inference input 'X' for model 'leaf'");
-    assert_eq!(text("IN", &["X"]), "unexpected inference output 'X' for model 'leaf'");
+    assert_eq!(text("X", &[]), "unexpected inference input 'X' for model 'leaf', allowed inputs are: ['IN']");
+    assert_eq!(text("IN", &["X"]), "unexpected inference output 'X' for model 'leaf', allowed outputs are: ['OUT']");
     // An output that is named twice is wanted once.
     assert_eq!(infer(&engine, "leaf", "IN", &["OUT", "OUT"]).unwrap().outputs.len(), 1);
     assert_eq!(infer(&engine, "absent", "IN", &[]).unwrap_err().code, Code::NotFound);

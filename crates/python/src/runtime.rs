@@ -98,6 +98,13 @@ impl Python {
     /// As [`Runtime::load`], with the class in `class_dir` if the model has none of its own.
     pub(crate) fn load_with(&self, context: &LoadContext, class_dir: Option<&Path>) -> Result<Arc<dyn Model>, Status> {
         source(context, class_dir)?;
+        if context.config.input.is_empty() {
+            log::warn!(
+                "model '{}' has no inputs: neither its config.pbtxt nor auto_complete_config of its class names any, so requests with inputs \
+                 are refused",
+                context.model
+            );
+        }
         check_input_memory(context.config.parameter(DeviceAccess::PARAMETER))?;
         let mut launch = self.launch(context, class_dir)?;
         let debug = Settings::read(&context.settings)?.debug.filter(|debug| debug.model == context.model);

@@ -93,8 +93,12 @@ fn tensors_get_the_indices_and_the_names_of_the_configuration() {
 #[test]
 fn each_fault_has_its_text() {
     let id = "[request id: <id_unknown>] ";
-    check(pair(9), &[], Err(&format!("{id}inference request batch-size must be <= 8 for 'm'")));
-    check(pair(1), &["X"], Err("unexpected inference output 'X' for model 'm'"));
+    check(
+        pair(9),
+        &[],
+        Err(&format!("{id}inference request batch-size must be <= 8 for 'm', got 9; to raise it, set max_batch_size")),
+    );
+    check(pair(1), &["X"], Err("unexpected inference output 'X' for model 'm', allowed outputs are: ['O','P']"));
     check(pair(1), &["O", "O"], Err(&format!("{id}output 'O' already exists in request")));
     let mut twice = pair(1);
     twice.push(twice[0].clone());
@@ -109,7 +113,16 @@ fn each_fault_has_its_text() {
     );
     let mut stranger = pair(1);
     stranger[1].name = "C".into();
-    check(stranger, &[], Err("unexpected inference input 'C' for model 'm'"));
+    check(stranger.clone(), &[], Err("unexpected inference input 'C' for model 'm', allowed inputs are: ['A','B']"));
+    let surplus = [pair(1), stranger[1..].to_vec()].concat();
+    check(
+        surplus,
+        &[],
+        Err(&format!(
+            "{id}expected 2 inputs but got 3 inputs for model 'm'. Got input(s) ['A','B','C'], but the model has only input(s) \
+             ['A','B']."
+        )),
+    );
     let mut uneven = pair(1);
     uneven[1] = pair(2)[1].clone();
     check(uneven, &[], Err(&format!("{id}input 'B' batch size does not match other inputs for 'm'")));

@@ -218,9 +218,14 @@ fn check_dims(
     } else {
         format!("(shape {})", shown(&full))
     };
+    // The numbers of dimensions say nothing if they are equal.
+    let differing = shape.iter().zip(&full).position(|(&g, &c)| !same(g, c)).filter(|_| shape.len() == full.len());
+    let differing = differing.map_or(String::new(), |at| {
+        format!("; dimension {at} is {} in the model and {} in the configuration", shape[at], full[at])
+    });
     refuse!(
         "model '{model}', tensor '{name}': the model expects {} dimensions (shape {}) but the \
-         model configuration specifies {} dimensions {how}",
+         model configuration specifies {} dimensions {how}{differing}",
         shape.len(),
         shown(shape),
         full.len()

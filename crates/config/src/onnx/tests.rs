@@ -151,7 +151,8 @@ fn inputs_must_be_the_graphs() {
         "input { name: 'x' data_type: TYPE_FP32 dims: 4 }",
         "model 'm', tensor 'x': the model expects 2 dimensions (shape [-1,3]) but the model \
          configuration specifies 2 dimensions (an initial batch dimension because max_batch_size \
-         > 0 followed by the explicit tensor shape, making complete shape [-1,4])",
+         > 0 followed by the explicit tensor shape, making complete shape [-1,4]); \
+         dimension 1 is 3 in the model and 4 in the configuration",
     );
     refuses(
         "input { name: 'x' data_type: TYPE_FP32 dims: 3 optional: true }",
@@ -198,7 +199,7 @@ fn a_variable_dimension_of_the_graph_may_be_fixed_only_for_inputs() {
         &io(-1, 5),
         &open,
         "model 'm', tensor 'y': the model expects 1 dimensions (shape [-1]) but the model \
-         configuration specifies 1 dimensions (shape [5])",
+         configuration specifies 1 dimensions (shape [5]); dimension 0 is -1 in the model and 5 in the configuration",
     );
 }
 
@@ -290,7 +291,7 @@ fn an_input_with_an_initializer_may_be_listed_as_optional() {
         &w("optional: true").replace("dims: 3", "dims: 4"),
         &overridable(),
         "model 'm', tensor 'w': the model expects 1 dimensions (shape [3]) but the model configuration specifies 1 \
-         dimensions (shape [4])",
+         dimensions (shape [4]); dimension 0 is 3 in the model and 4 in the configuration",
     );
     refuses(
         &format!(
