@@ -70,8 +70,9 @@ pub use suggest::{did_you_mean, nearest};
 pub use text::parse_text;
 pub use text_fields::{text_fields, texts_at};
 pub use validate::{
-    WARMUP_FOLDER, check_directory_name, check_file_names, check_label_path, check_warmup_file, no_version_to_load,
-    validate, validate_groups, validate_states, validate_tensors, validate_warmup, warmup_byte_size, warmup_failed,
+    WARMUP_FOLDER, check_agents, check_directory_name, check_file_names, check_label_path, check_warmup_file,
+    no_version_to_load, validate, validate_groups, validate_states, validate_tensors, validate_warmup,
+    warmup_byte_size, warmup_failed,
 };
 pub use versions::VersionPolicy;
 pub use view::TensorSpec;

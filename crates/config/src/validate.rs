@@ -75,6 +75,20 @@ pub fn validate(config: &ModelConfig) -> Result<(), ConfigError> {
     metrics::check(config)
 }
 
+/// Refuses a configuration with repository agents, as Triton does where an agent's library is missing. An agent may check or decrypt the model's
+/// files, so it must not be skipped.
+pub fn check_agents(config: &ModelConfig, model: &str) -> Result<(), ConfigError> {
+    let mut agents = config.model_repository_agents.iter().flat_map(|agents| &agents.agents);
+    let Some(agent) = agents.next() else { return Ok(()) };
+    Err(ConfigError::Unsupported {
+        text: format!(
+            "model '{model}' wants the repository agent '{}' in model_repository_agents; this server has no agents, and does not skip one that may \
+             check or decrypt the model's files: prepare them yourself, and remove the agent from the configuration",
+            agent.name
+        ),
+    })
+}
+
 fn check_backend(config: &ModelConfig) -> Result<(), ConfigError> {
     let ModelConfig { name, platform, backend, .. } = config;
     if backend.is_empty() && platform != ENSEMBLE {

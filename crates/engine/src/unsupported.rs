@@ -1,4 +1,4 @@
-//! Which settings of a model's configuration have no effect yet?
+//! Which settings of a model's configuration have no effect?
 
 use nerite_config::ModelConfig;
 use nerite_config::proto::model_optimization_policy::ModelPriority;
@@ -23,7 +23,7 @@ pub fn warning(config: &ModelConfig, services: &Services) -> Option<String> {
         return None;
     }
     Some(format!(
-        "model '{}': this version of nerite accepts these settings but does nothing for them yet: {}",
+        "model '{}': these settings of its configuration have no effect: {}",
         config.name,
         unsupported.join("; ")
     ))
@@ -75,14 +75,13 @@ fn unsupported(config: &ModelConfig, services: &Services) -> Vec<String> {
         config.decoupled() && ANSWER_ONCE.contains(&config.backend_name()),
         "model_transaction_policy.decoupled (the backend gives one response to each request)",
     );
-    note(config.model_repository_agents.is_some(), "model_repository_agents");
     note(
         has_other_metrics(config),
         "model_metrics.metric_control (only the family nv_inference_first_response_histogram_ms has buckets)",
     );
     note(
         config.caches_responses() && services.cache.is_none(),
-        "response_cache (start the server with --cache-config=local,size=<bytes>; every request is computed)",
+        "response_cache (the server has no cache; start it with --cache-config=local,size=<bytes>)",
     );
     unsupported.into_iter().map(str::to_owned).collect()
 }
@@ -185,9 +184,10 @@ mod tests {
         );
         check(
             "response_cache { enable: true }",
-            &["response_cache (start the server with --cache-config=local,size=<bytes>; every request is computed)"],
+            &["response_cache (the server has no cache; start it with --cache-config=local,size=<bytes>)"],
         );
-        check("model_repository_agents { }", &["model_repository_agents"]);
+        // No agent is skipped.
+        check("model_repository_agents { }", &[]);
     }
 
     #[test]
@@ -222,16 +222,20 @@ mod tests {
 
     #[test]
     fn all_of_it_is_one_line() {
-        let text = b"name: 'm' backend: 'x' optimization { eager_batching: true } model_repository_agents { } response_cache { enable: true }";
+        let text = b"name: 'm' backend: 'x' optimization { eager_batching: true } cc_model_filenames { } response_cache { enable: true }";
         let config = nerite_config::parse_text("", text).unwrap();
         let none = Services::default();
         let cache = Some(Arc::new(ResponseCache::new(1)));
         let all = Services { cache, rates: Some(Arc::default()), ..Services::default() };
-        let text = "model 'm': this version of nerite accepts these settings but does nothing for them yet: \
+        let text = "model 'm': these settings of its configuration have no effect: \
                     optimization.eager_batching (a batch forms when an instance is free, with all requests that wait by then); \
-                    model_repository_agents";
+                    cc_model_filenames";
         assert_eq!(warning(&config, &all).unwrap(), text);
-        assert!(warning(&config, &none).unwrap().contains("; response_cache (start the server with --cache-config"));
+        assert!(
+            warning(&config, &none)
+                .unwrap()
+                .contains("; response_cache (the server has no cache; start it with --cache-config")
+        );
         assert_eq!(warning(&ModelConfig::default(), &none), None);
     }
 }

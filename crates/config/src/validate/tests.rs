@@ -27,6 +27,17 @@ fn passes(text: &str) {
 }
 
 #[test]
+fn a_repository_agent_is_not_skipped() {
+    let refused = |text: &str| check_agents(&parsed(text), "m").err().map(|refused| refused.to_string());
+    assert_eq!(refused(""), None);
+    assert_eq!(refused("model_repository_agents { }"), None);
+    let text = refused("model_repository_agents { agents [{ name: 'checksum' }, { name: 'other' }] }").unwrap();
+    assert!(text.starts_with("model 'm' wants the repository agent 'checksum' in model_repository_agents;"), "{text}");
+    // Triton refuses this as well.
+    assert!(refused("model_repository_agents { agents { } }").is_some());
+}
+
+#[test]
 fn name_and_directory_must_agree() {
     let config = parsed("name: 'a'");
     assert_eq!(

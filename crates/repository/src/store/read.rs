@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nerite_config::{
-    ConfigError, Entry, ModelConfig, VersionPolicy, check_directory_name, deduce_backend, from_json, no_model_file,
+    ConfigError, Entry, ModelConfig, VersionPolicy, check_agents, check_directory_name, deduce_backend, from_json, no_model_file,
     normalise, parse_text, validate, validate_tensors,
 };
 use nerite_request::setting::LoadOptions;
@@ -121,6 +121,8 @@ fn settle(
     folders: &Folders,
     config: ModelConfig,
 ) -> Result<ModelConfig, String> {
+    // As in Triton, agents come before everything else: they may change the files.
+    check_agents(&config, model).map_err(spoken_config)?;
     let entries = folders.first.as_ref().map(|first| entries(&directory.join(first))).transpose();
     let entries = entries.map_err(|cause| format!("failed to read directory {}: {cause}", directory.display()))?;
     let config = deduce_backend(config, model, entries.as_deref())
