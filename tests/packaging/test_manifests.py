@@ -145,6 +145,15 @@ def test_images_run_the_server_as_a_plain_user(program, stage):
     assert any(rest.endswith("--chown=65532:65532 /run/nerite /run/nerite") for rest in copied)
 
 
+def test_the_image_with_onnx_runtime_is_the_server_with_its_library():
+    assert stages()["onnxruntime"][0] == ("FROM", "server AS onnxruntime")
+    copied = [rest for instruction, rest in stages()["onnxruntime"] if instruction == "COPY"]
+    # The server looks for the library in this folder (crates/ort/src/library.rs).
+    assert any("/libonnxruntime.so.* /usr/lib/" in rest for rest in copied)
+    # Without --target the last stage is built.
+    assert list(stages())[-1] == "default" and stages()["default"] == [("FROM", "server AS default")]
+
+
 def test_the_composition_shares_memory_by_the_socket_alone(program):
     composed = yaml.safe_load((PACKAGING / "container" / "compose.yaml").read_text())
     server, client = composed["services"]["server"], composed["services"]["client"]

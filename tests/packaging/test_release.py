@@ -118,6 +118,11 @@ def python_image(engine, made) -> str:
     return containers.build("python", DIST)
 
 
+@pytest.fixture(scope="module")
+def onnxruntime_image(engine, made) -> str:
+    return containers.build("onnxruntime", DIST)
+
+
 @pytest.fixture
 def composition(server_image):
     made = containers.Composition({"server": server_image}, dict(zip(("8000", "8001", "8002"), map(str, servers.free_ports(3)))))
@@ -174,6 +179,12 @@ def test_the_image_with_a_python_is_healthy(composition, python_image):
     started = composition.run("server", "--detach", f"--volume={ROOT / 'examples'}:/usr/share/nerite/examples:ro", command=command)
     assert started.returncode == 0, started.stderr
     composition.wait_until_healthy("server")
+
+
+def test_the_image_with_onnx_runtime_finds_it(onnxruntime_image):
+    done = containers.podman("run", "--rm", "--network=none", onnxruntime_image, "doctor", "onnx", "--json")
+    (check,) = json.loads(done.stdout)["checks"]
+    assert check["verdict"] == "good" and "ONNX Runtime" in check["found"], check
 
 
 def test_the_tarball_has_the_library_for_programs(made, stripped, tmp_path):
