@@ -40,6 +40,6 @@ mod telemetry;
 mod traps;
 mod value;
 
-pub use library::find_library;
+pub use library::{INSTALL, NOT_FOUND, find_library};
 pub use runtime::{OnnxRuntime, OpenError};
 pub use telemetry::disable_telemetry;

@@ -14,6 +14,14 @@ pub fn find_library(explicit: Option<&Path>) -> Option<PathBuf> {
     SearchEnvironment::of_process().find(explicit)
 }
 
+/// What is said of a host without ONNX Runtime.
+pub const NOT_FOUND: &str =
+    "ONNX Runtime is not found, so ONNX models run on the embedded engine, which is slower and has fewer operators";
+
+/// How ONNX Runtime gets onto a host.
+pub const INSTALL: &str = "`python3 -m pip install onnxruntime` for the python3 on the server's PATH installs it, and --onnxruntime-library names one that \
+                           is elsewhere";
+
 /// A function or variable of the open library at `path`, or of those that it needs.
 pub(crate) fn symbol(path: &Path, name: &CStr) -> Option<NonNull<libc::c_void>> {
     let path = CString::new(path.as_os_str().as_bytes()).ok()?;

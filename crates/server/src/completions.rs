@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn words_and_options_are_those_of_the_usages() {
         assert_eq!(words_of(shm::USAGE), ["list", "show", "drop", "pools", "sessions"]);
-        assert_eq!(words_of(doctor::USAGE), ["shm", "python"]);
+        assert_eq!(words_of(doctor::USAGE), ["shm", "python", "onnx"]);
         assert_eq!(words_of(config::USAGE), ["check", "show"]);
         assert_eq!(options_of(demo::USAGE), ["--exit", "--examples", "--help"]);
         assert_eq!(options_of(config::USAGE), ["--no-files", "--config", "--help"]);

@@ -13,6 +13,7 @@ mod facts;
 mod gather;
 mod gpu;
 mod memory;
+mod onnx;
 mod python;
 mod verdict;
 
@@ -35,6 +36,7 @@ Says what stands in the way, and how to fix it. Without a topic, all of them.
 
   shm                       shared memory between clients, this host's server, and GPUs
   python                    the Python that would run models of a server started from here; it is started to ask it
+  onnx                      the engine that would run ONNX models of a server started from here
 
       --client-pid N        look at this client as well: its keys, its user, its namespaces, its GPUs
       --server-pid N        the server, if it does not answer at the session socket
@@ -61,11 +63,15 @@ pub fn main(words: &[String]) -> ExitCode {
         }
     };
     let mut sections = Vec::new();
-    if command_line.topic != Some(Topic::Python) {
+    let is_wanted = |topic| command_line.topic.is_none_or(|wanted| wanted == topic);
+    if is_wanted(Topic::Memory) {
         sections.push(memory_section(&command_line));
     }
-    if command_line.topic != Some(Topic::Memory) {
+    if is_wanted(Topic::Python) {
         sections.push(python_section(&command_line));
+    }
+    if is_wanted(Topic::Onnx) {
+        sections.push(onnx::section());
     }
     print!("{}", if command_line.json { verdict::json(&sections) } else { verdict::text(&sections) });
     if verdict::failed(&sections) > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
@@ -89,6 +95,7 @@ struct CommandLine {
 enum Topic {
     Memory,
     Python,
+    Onnx,
 }
 
 fn memory_section(command_line: &CommandLine) -> Section {
@@ -146,8 +153,9 @@ fn read(words: &[String]) -> Result<Option<CommandLine>, String> {
             "--json" if inline.is_none() => command_line.json = true,
             "shm" => command_line.topic = Some(Topic::Memory),
             "python" => command_line.topic = Some(Topic::Python),
+            "onnx" => command_line.topic = Some(Topic::Onnx),
             _ if flag.starts_with('-') => return Err(no_option(word, USAGE)),
-            _ => return Err(none_of("topic", word, &["shm", "python"])),
+            _ => return Err(none_of("topic", word, &["shm", "python", "onnx"])),
         }
     }
     Ok(Some(command_line))
@@ -188,6 +196,7 @@ mod tests {
                 ..none()
             }),
         );
+        check(&["onnx"], Ok(CommandLine { topic: Some(Topic::Onnx), ..none() }));
         check(&["shm", "--client-pid", "me"], Err("'me' is no process's number"));
         check(&["--client-pid", "0"], Err("'0' is no process's number"));
         let wanted = Wanted { server_uid: Some(9), ..Wanted::default() };

@@ -66,7 +66,7 @@ nerite serves models to programs on the same host through shared memory, and to 
 
   nerite serve --model-repository DIR [flags]   serve the models of a repository; `nerite serve --help` lists the flags
   nerite shm list|show|drop|pools|sessions      look at a running server's shared memory; `nerite shm --help`
-  nerite doctor [shm|python] [--client-pid N]   say what stands in the way, and how to fix it
+  nerite doctor [shm|python|onnx] [options]     say what stands in the way, and how to fix it
   nerite demo [--exit]                          see a model answer through shared memory, with latencies and copies
   nerite config check|show                      check a file of settings, or print those in effect; `nerite config --help`
   nerite ready [URL]                            ask a running server whether it is ready; ends with 0 or 1

@@ -10,6 +10,7 @@ use nerite_cache::ResponseCache;
 use nerite_engine::{ClientInstances, Engine, FileChanges, Loader, RateLimits, Runtimes, Services};
 use nerite_ensemble::Ensemble;
 use nerite_isolated::Isolated;
+use nerite_ort::{INSTALL, NOT_FOUND};
 use nerite_python::{BACKEND_CLASS, Python, PythonBackend, python_backends_in};
 use nerite_repository::{ControlMode, Store, StoreOptions};
 use nerite_request::Status;
@@ -209,7 +210,12 @@ fn add_onnx(runtimes: &mut Runtimes, requested: Option<&Path>) -> Result<(), Sta
             log::warn!("{error}; using the embedded engine");
             runtimes.add(Arc::new(embedded()));
         }
-        None => runtimes.add(Arc::new(embedded())),
+        None => {
+            if !is_embedded {
+                log::warn!("{NOT_FOUND}: {INSTALL}; --onnxruntime-library=none says that this is meant");
+            }
+            runtimes.add(Arc::new(embedded()));
+        }
     }
     Ok(())
 }
