@@ -45,6 +45,6 @@ pub use order::{Order, load_order};
 pub use residence::{Residence, Vacancy};
 pub use store::{
     Facts, FileStates, Fingerprint, Labels, Listing, ModelDir, ModelSource, PollError, Store, StoreError, StoreOptions,
-    Warning, check_name, labels_bytes,
+    Warning, bucket_cure, check_name, labels_bytes,
 };
 pub use watch::{Changed, Coverage, RepositoryWatch};

@@ -60,7 +60,7 @@ pub enum StoreError {
     #[error("--model-repository must be specified")]
     Unnamed,
     /// The path does not exist.
-    #[error("failed to stat file {}", path.display())]
+    #[error("failed to stat file {}{}", path.display(), bucket_cure(path))]
     Missing {
         /// The path as the operator wrote it.
         path: PathBuf,
@@ -208,6 +208,19 @@ impl Store {
             (None, _) => Err(PollError::NotFound { model: model.to_owned() }),
         }
     }
+}
+
+/// How a bucket is used, if the path names one. Triton reads those of these services itself.
+pub fn bucket_cure(path: &Path) -> String {
+    let shown = path.display().to_string();
+    let is_bucket = ["s3://", "gs://", "as://"].iter().any(|scheme| shown.starts_with(scheme));
+    if !is_bucket {
+        return String::new();
+    }
+    format!(
+        "; a model repository is a directory of this host: copy the bucket into one (as by `aws s3 sync {shown} models`, `gsutil rsync`, \
+         `azcopy`), or mount it"
+    )
 }
 
 /// Whether a model's directory exists, possibly as a link.

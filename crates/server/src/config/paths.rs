@@ -11,6 +11,7 @@ use std::path::Path;
 use nerite_api::{Tokens, collector_fault};
 use nerite_listen::{ApplicationProtocol, TlsFiles};
 use nerite_python::check_interpreter;
+use nerite_repository::bucket_cure;
 use nerite_sandbox::{AllowedPlace, allowed_places};
 use rustix::fs::{Access, access};
 
@@ -171,7 +172,10 @@ fn unlisted(path: &Path) -> Option<String> {
     let error = fs::read_dir(path).err()?;
     let shown = path.display();
     Some(match error.kind() {
-        io::ErrorKind::NotFound => format!("there is no directory '{shown}'; make it, or name another"),
+        io::ErrorKind::NotFound => match bucket_cure(path) {
+            cure if cure.is_empty() => format!("there is no directory '{shown}'; make it, or name another"),
+            cure => format!("there is no directory '{shown}'{cure}"),
+        },
         io::ErrorKind::NotADirectory => format!("'{shown}' is no directory; name one"),
         _ => format!("directory '{shown}' cannot be read: {error}; let the server's user read it"),
     })
@@ -289,6 +293,9 @@ mod tests {
                 "note: trace-config: 'F/none/t.json' is to be in 'F/none', which is not there; make that directory",
             ],
         );
+        let bucket = "model-repository: there is no directory 's3://b/m'; a model repository is a directory of this host: copy the bucket into \
+                      one (as by `aws s3 sync s3://b/m models`, `gsutil rsync`, `azcopy`), or mount it";
+        check(at, &["--model-repository=s3://b/m"], &[bucket]);
         let goes_on = ["--model-repository=F/none", "--exit-on-error=false"];
         check(at, &goes_on, &["note: model-repository: there is no directory 'F/none'; make it, or name another"]);
         assert!(!at.join("log").exists() && !at.join("s").exists(), "nothing is made");
