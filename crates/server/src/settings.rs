@@ -160,11 +160,11 @@ pub struct Models {
 pub struct FrontEndSettings {
     /// Address it listens at.
     pub address: String,
-    /// Port it listens at.
-    pub port: u16,
+    /// Port it listens at; `None` if it has only its Unix socket.
+    pub port: Option<u16>,
     /// Whether other servers may share the port.
     pub reuse_port: bool,
-    /// Unix socket it listens at as well.
+    /// Unix socket it listens at, besides the port or alone.
     pub socket: Option<PathBuf>,
     /// The mode of that socket's file.
     pub socket_mode: u32,
@@ -266,10 +266,10 @@ impl Settings {
 
     /// Refuses two services at one address and port. With port 0 each gets a port of its own.
     pub fn check_places(&self) -> Result<(), SettingsError> {
-        let front = |front: &FrontEndSettings| (front.address.clone(), front.port);
+        let front = |front: &FrontEndSettings| front.port.map(|port| (front.address.clone(), port));
         let places = [
-            ("HTTP", self.http.as_ref().map(front)),
-            ("GRPC", self.grpc.as_ref().map(front)),
+            ("HTTP", self.http.as_ref().and_then(front)),
+            ("GRPC", self.grpc.as_ref().and_then(front)),
             ("metrics", self.metrics.as_ref().map(|metrics| (metrics.address.clone(), metrics.port))),
         ];
         for (at, (name, place)) in places.iter().enumerate() {
@@ -394,9 +394,12 @@ const GRPC: FrontFlags = FrontFlags {
 };
 
 fn front(values: &Values<'_>, flags: &FrontFlags) -> Result<Option<FrontEndSettings>, SettingsError> {
-    if !values.bool(flags.allow, true)? {
+    let has_port = values.bool(flags.allow, true)?;
+    let socket = values.text(flags.socket).filter(|path| !path.is_empty()).map(PathBuf::from);
+    if !has_port && socket.is_none() {
         return Ok(None);
     }
+    let port = values.int(flags.port, flags.default_port)?;
     let pattern = values.text(flags.forward).filter(|pattern| !pattern.is_empty());
     let compile = |pattern: &str| {
         let built = RegexBuilder::new(pattern).case_insensitive(true).size_limit(1 << 20).build();
@@ -404,12 +407,12 @@ fn front(values: &Values<'_>, flags: &FrontFlags) -> Result<Option<FrontEndSetti
     };
     Ok(Some(FrontEndSettings {
         address: values.text(flags.address).unwrap_or("0.0.0.0").to_owned(),
-        port: values.int(flags.port, flags.default_port)?,
+        port: has_port.then_some(port),
         reuse_port: values.bool(flags.reuse, false)?,
-        socket: values.text(flags.socket).map(PathBuf::from),
+        socket,
         socket_mode: sockets::socket_mode(values, flags.socket_mode)?,
         forward: pattern.map(compile).transpose()?,
-        tls: tls::tls_files(values, &flags.tls)?,
+        tls: tls::tls_files(values, &flags.tls)?.filter(|_| has_port),
     }))
 }
 

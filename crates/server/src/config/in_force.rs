@@ -114,8 +114,8 @@ fn general(settings: &Settings, host: Host, name: &str) -> Option<InForce> {
         "access-tokens-file" => path(settings.tokens_file.as_deref(), "no token is asked for"),
         "http-thread-count" => one(settings.front_threads(host.cores)),
         "http-max-input-size" => one(settings.http_input_bytes_max),
-        "allow-http" => one(settings.http.is_some()),
-        "allow-grpc" => one(settings.grpc.is_some()),
+        "allow-http" => one(has_port(settings.http.as_ref())),
+        "allow-grpc" => one(has_port(settings.grpc.as_ref())),
         "allow-metrics" => one(settings.metrics.is_some()),
         "http-allowed-origins" => List(settings.allowed.origins.clone()),
         "http-allowed-hosts" => List(settings.allowed.hosts.clone()),
@@ -188,13 +188,18 @@ fn connections(connections: &Connections, host: Host, name: &str) -> Option<InFo
     })
 }
 
+fn has_port(front: Option<&FrontEndSettings>) -> bool {
+    front.is_some_and(|front| front.port.is_some())
+}
+
 /// A setting of HTTP or gRPC, without its prefix.
 fn front(front: Option<&FrontEndSettings>, is_off: &'static str, name: &str) -> Option<InForce> {
     let value = |read: fn(&FrontEndSettings) -> InForce| Some(front.map_or(Unset(is_off), read));
+    const NO_PORT: &str = "there is a Unix socket and no port";
     match name {
-        "address" => value(|front| one(&front.address)),
-        "port" => value(|front| one(front.port)),
-        "socket" => value(|front| path(front.socket.as_deref(), "there is no Unix socket beside the port")),
+        "address" => value(|front| front.port.map_or(Unset(NO_PORT), |_| one(&front.address))),
+        "port" => value(|front| number(front.port, NO_PORT)),
+        "socket" => value(|front| path(front.socket.as_deref(), "there is no Unix socket")),
         "socket-mode" => value(|front| one(format!("{:04o}", front.socket_mode))),
         "header-forward-pattern" => value(|front| {
             front.forward.as_ref().map_or(Unset("no header becomes a parameter"), |regex| one(regex.as_str()))

@@ -144,10 +144,10 @@ flags! {
         "access-tokens-file" Takes::Value("<path>"), Yes, "File of tokens (TOML): which clients may make which calls, how many, and of which models. Read again when it changes. Without it no token is asked for.";
     }
     "HTTP": {
-        "allow-http" BOOL, Yes, "Whether to listen for HTTP. Default is true.";
+        "allow-http" BOOL, Yes, "Whether HTTP has a port. Default is true. With false and --http-socket there is the socket alone.";
         "http-address" TEXT, Yes, "Address that HTTP listens at. Default is 0.0.0.0.";
         "http-port" INT, Yes, "Port that HTTP listens at. Default is 8000.";
-        "http-socket" Takes::Value("<path>"), Yes, "Unix socket that HTTP listens at as well.";
+        "http-socket" Takes::Value("<path>"), Yes, "Unix socket that HTTP listens at, besides its port or alone.";
         "http-socket-mode" Takes::Value("<mode>"), Yes, "Mode of that socket's file, in octal: who may connect. Default is 0600, the server's own user and root.";
         "reuse-http-port" BOOL, Yes, "Let several servers share the HTTP port (SO_REUSEPORT). Default is false.";
         "http-header-forward-pattern" TEXT, Yes, "Regular expression for headers that become request parameters.";
@@ -163,10 +163,10 @@ flags! {
         "http-allowed-hosts" Takes::Value("<name>"), Yes, "A name that requests to the HTTP and metrics ports may have in Host, besides addresses, localhost and this machine's name; '*' for all. May be given several times. Without it only ports on a loopback address refuse other names.";
     }
     "GRPC": {
-        "allow-grpc" BOOL, Yes, "Whether to listen for GRPC. Default is true.";
+        "allow-grpc" BOOL, Yes, "Whether GRPC has a port. Default is true. With false and --grpc-socket there is the socket alone.";
         "grpc-address" TEXT, Yes, "Address that GRPC listens at. Default is 0.0.0.0.";
         "grpc-port" INT, Yes, "Port that GRPC listens at. Default is 8001.";
-        "grpc-socket" Takes::Value("<path>"), Yes, "Unix socket that GRPC listens at as well.";
+        "grpc-socket" Takes::Value("<path>"), Yes, "Unix socket that GRPC listens at, besides its port or alone.";
         "grpc-socket-mode" Takes::Value("<mode>"), Yes, "Mode of that socket's file, in octal: who may connect. Default is 0600, the server's own user and root.";
         "reuse-grpc-port" BOOL, Yes, "Let several servers share the GRPC port (SO_REUSEPORT). Default is false.";
         "grpc-header-forward-pattern" TEXT, Yes, "Regular expression for metadata that become request parameters.";

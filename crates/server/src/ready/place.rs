@@ -57,6 +57,10 @@ fn address(
         Protocol::Http => "http",
         Protocol::Grpc => "grpc",
     };
+    let Some(port) = front.port else {
+        let socket = front.socket.unwrap_or_default();
+        return Ok((format!("unix:{}", socket.display()), None));
+    };
     let wants_certificate = front.tls.as_ref().is_some_and(|tls| tls.client_roots.is_some());
     if wants_certificate && !has_certificate {
         // The socket has no TLS.
@@ -67,13 +71,13 @@ fn address(
         })?;
         return Ok((format!("unix:{}", socket.display()), None));
     }
-    if front.port == 0 {
+    if port == 0 {
         return Err(format!(
             "{name}-port is 0, so the system chose the port when the server started: name it, as in 'nerite ready http://127.0.0.1:PORT'"
         ));
     }
     let scheme = if front.tls.is_some() { "https" } else { "http" };
-    let url = format!("{scheme}://{}:{}", host(&front.address), front.port);
+    let url = format!("{scheme}://{}:{}", host(&front.address), port);
     Ok((url, front.tls.map(|tls| tls.certificate)))
 }
 
@@ -114,6 +118,7 @@ mod tests {
         check("--http-address=10.0.0.7", "http://10.0.0.7:8000", None);
         check("--http-address=localhost", "http://localhost:8000", None);
         check("--allow-http=false --grpc-port=9001", "http://127.0.0.1:9001", None);
+        check("--allow-http=false --http-socket=/run/http", "unix:/run/http", None);
     }
 
     #[test]

@@ -133,7 +133,7 @@ fn start_http(
     rules: ConnectionRules,
     listeners: Vec<Listener>,
 ) -> Result<nerite_http::Handle, StartError> {
-    let at = place(&front.address, front.port, listeners.first());
+    let at = place(&front.address, front.port.unwrap_or_default(), listeners.first());
     let handle = nerite_http::serve(api.clone(), options, rules, listeners);
     let handle = handle.map_err(|error| not_started("HTTP", &error))?;
     log::info!("Started HTTPService at {at}");
@@ -166,19 +166,19 @@ fn start_grpc(
     rules: ConnectionRules,
     listeners: Vec<Listener>,
 ) -> Result<nerite_grpc::Handle, StartError> {
-    let at = place(&front.address, front.port, listeners.first());
+    let at = place(&front.address, front.port.unwrap_or_default(), listeners.first());
     let handle = nerite_grpc::serve(api.clone(), options, rules, listeners);
     let handle = handle.map_err(|error| not_started("GRPC", &error))?;
     log::info!("Started GRPCInferenceService at {at}");
     Ok(handle)
 }
 
-/// The port of a service, and its Unix socket if it has one.
+/// The port of a service and its Unix socket, or the one that it has.
 fn bind_front(service: &str, front: &FrontEndSettings) -> Result<Vec<Listener>, StartError> {
     let FrontEndSettings { address, port, reuse_port, socket, socket_mode, .. } = front;
-    let tcp = Endpoint::Tcp { address: address.clone(), port: *port, reuse_port: *reuse_port };
+    let tcp = port.map(|port| Endpoint::Tcp { address: address.clone(), port, reuse_port: *reuse_port });
     let unix = socket.clone().map(|path| Endpoint::Unix { path, mode: *socket_mode, packets: false });
-    let places = [Some(tcp), unix];
+    let places = [tcp, unix];
     places.iter().flatten().map(|place| bind(place).map_err(|error| not_started(service, &error))).collect()
 }
 
@@ -187,7 +187,11 @@ fn bind_at(address: &str, port: u16) -> Result<Listener, BindError> {
 }
 
 /// The address as it was given, and the port that the listener has. They differ from the settings with port 0, where the system chooses one.
+/// The path, if it is a Unix socket.
 fn place(address: &str, port: u16, listener: Option<&Listener>) -> String {
+    if let Some(file) = listener.and_then(Listener::file) {
+        return format!("unix:{}", file.path().display());
+    }
     let port = listener.and_then(Listener::address).map_or(port, |bound| bound.port());
     format!("{address}:{port}")
 }

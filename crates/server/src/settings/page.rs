@@ -24,7 +24,7 @@ pub struct Ui {
     pub callers: Callers,
 }
 
-/// Reads the flags. At the metrics port the page must not get around the rules for HTTP. If HTTP is off or requires certificates, not all users of
+/// Reads the flags. At the metrics port the page must not get around the rules for HTTP. If HTTP has no port or requires certificates, not all users of
 /// this host can call over HTTP, so the page accepts only the operator's calls.
 pub(super) fn ui(values: &Values<'_>, http: Option<&FrontEndSettings>) -> Result<Option<Ui>, SettingsError> {
     let has_own = values.has("ui-address") || values.has("ui-port");
@@ -44,7 +44,8 @@ pub(super) fn ui(values: &Values<'_>, http: Option<&FrontEndSettings>) -> Result
     let own_tls = if has_own { super::metrics::tls(values)? } else { None };
     let requires_certificates =
         |front: &FrontEndSettings| front.tls.as_ref().is_some_and(|tls| tls.client_roots.is_some());
-    let is_http_for_all = http.is_some_and(|front| !requires_certificates(front));
+    // A Unix socket alone is for those that its file's mode lets in.
+    let is_http_for_all = http.is_some_and(|front| front.port.is_some() && !requires_certificates(front));
     let callers = match (&own_port, is_http_for_all) {
         (Some(_), _) => Callers::All,
         (None, true) => Callers::Host,
@@ -73,6 +74,7 @@ mod tests {
     fn the_page_is_at_the_metrics_port_unless_it_has_one_of_its_own() {
         check("", Some((None, Callers::Host)));
         check("--allow-http=false", Some((None, Callers::Operator)));
+        check("--allow-http=false --http-socket=s", Some((None, Callers::Operator)));
         check("--http-use-ssl=true --http-server-cert=c --http-server-key=k", Some((None, Callers::Host)));
         let mutual = "--http-use-ssl-mutual=true --http-server-cert=c --http-server-key=k --http-root-cert=r";
         check(mutual, Some((None, Callers::Operator)));
