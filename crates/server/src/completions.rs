@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(words_of(doctor::USAGE), ["shm", "python", "onnx"]);
         assert_eq!(words_of(config::USAGE), ["check", "show"]);
         assert_eq!(options_of(demo::USAGE), ["--exit", "--examples", "--help"]);
-        assert_eq!(options_of(config::USAGE), ["--no-files", "--config", "--help"]);
+        assert_eq!(options_of(config::USAGE), ["--models", "--no-files", "--config", "--help"]);
     }
 
     #[test]

@@ -23,6 +23,7 @@ use self::in_force::Host;
 use crate::flags::{Command, FLAGS, Flag, Given, Origin, Takes, parse};
 use crate::misused::{none_of, refuse};
 use crate::plain::plain;
+use crate::settings::backends::absent;
 use crate::settings::{Settings, SettingsError};
 
 pub use environment::is_address_of_service;
@@ -35,6 +36,7 @@ Usage: nerite config <command> [options]
   check [flags]             the same of the settings that `nerite serve [flags]` would have
   show [flags]              print these settings as a file: the values in force, and where each came from
 
+      --models              of check: load the models of the start as well, and end
       --no-files            do not look at the files and directories, because the settings are for another host
       --config FILE         the file to check or show settings of, among flags (also: NERITE_CONFIG)
   -h, --help                print this
@@ -43,12 +45,15 @@ Usage: nerite config <command> [options]
 /// The flag that names the file.
 const FLAG: &str = "config";
 
+/// Loads the models of the start with these settings, and unloads them.
+type LoadModels = fn(Settings) -> Result<(), String>;
+
 /// `nerite config`; `words` are those after the word `config`.
-pub fn main(words: &[String]) -> ExitCode {
+pub fn main(words: &[String], load_models: LoadModels) -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let done = match words[..] {
         ["-h" | "--help" | "help"] | ["check", "-h" | "--help"] => Ok(USAGE.to_owned()),
-        ["check", ref words @ ..] if is_file_or_flags(words) => checked(words),
+        ["check", ref words @ ..] if is_file_or_flags(words) => checked(words, load_models),
         ["show", ref flags @ ..] => shown(flags),
         _ => return refuse("config", &fault_of(&words)),
     };
@@ -125,7 +130,8 @@ fn effective(words: &[&str]) -> Result<(Vec<Given>, Vec<String>), String> {
 
 fn shown(words: &[&str]) -> Result<String, String> {
     let (given, _) = effective(words)?;
-    let settings = Settings::read(&given).map_err(|error| locate(&error, &given))?;
+    let mut settings = Settings::read(&given).map_err(|error| locate(&error, &given))?;
+    settings.notes.extend(absent(&settings));
     Ok(show::text(&given, &settings, Host::this()))
 }
 

@@ -120,7 +120,7 @@ fn run(command: &str, rest: &[String]) -> ExitCode {
         "shm" => shm::main(rest),
         "doctor" => doctor::main(rest),
         "demo" => demo::main(rest),
-        "config" => config::main(rest),
+        "config" => config::main(rest, serve::load_models),
         "ready" => ready::main(rest),
         "top" => top::main(rest),
         "model" => model::main(rest),

@@ -18,6 +18,7 @@ pub(crate) use trim::give_back;
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nerite_api::{Api, LogFormat, LogSwitches, Tokens};
 use nerite_cabi::{LateReports, ServerReports};
@@ -58,16 +59,36 @@ pub fn main(command: Command, words: &[String]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let python = Arc::new(Python::default());
     let log_settings = settings.log.clone();
-    let ended = serve(settings, &python);
-    python.end();
-    nerite_sandbox::end();
-    log::logger().flush();
-    ended.unwrap_or_else(|error| {
+    with_processes(|python| serve(settings, python)).unwrap_or_else(|error| {
         report(&error, &log_settings);
         ExitCode::FAILURE
     })
+}
+
+/// Loads the models of the start, as a server with these settings would, and unloads them. The log goes to the terminal.
+pub fn load_models(settings: Settings) -> Result<(), String> {
+    let log = LogSettings { file: String::new(), ..settings.log.clone() };
+    let settings = Settings { exit_on_error: true, log, ..settings };
+    with_processes(|python| {
+        let switches = begin(&settings)?;
+        let (Assembled { engine, .. }, outcome) = assemble(&settings, python, switches, None)?;
+        let has_ended = engine.stop(Instant::now() + Duration::from_secs(settings.exit_timeout_secs));
+        outcome?;
+        let seconds = settings.exit_timeout_secs;
+        has_ended.then_some(()).ok_or_else(|| StartError(format!("the models did not unload within {seconds} s")))
+    })
+    .map_err(|error| error.to_string())
+}
+
+/// Ends the processes that models started, and flushes the log, whatever the outcome is.
+fn with_processes<T>(run: impl FnOnce(&Arc<Python>) -> Result<T, StartError>) -> Result<T, StartError> {
+    let python = Arc::new(Python::default());
+    let ended = run(&python);
+    python.end();
+    nerite_sandbox::end();
+    log::logger().flush();
+    ended
 }
 
 /// Prints the error as Triton does. If the log is of JSON, the error is a line of it, and is not printed where that line is on stderr.
@@ -102,7 +123,8 @@ fn read_settings(command: Command, words: &[String]) -> Result<Settings, Refusal
     Ok(settings)
 }
 
-fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartError> {
+/// Opens the log.
+fn begin(settings: &Settings) -> Result<Arc<LogSwitches>, StartError> {
     let switches = Arc::new(LogSwitches::new(settings.log.clone()));
     let file = Some(settings.log.file.as_str()).filter(|file| !file.is_empty()).map(std::path::Path::new);
     logger::install(Arc::clone(&switches), file, Streams::Both)
@@ -111,6 +133,11 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
     signals::take_meaningless()?;
     panics::install();
     nerite_cabi::name_aborting_backends();
+    Ok(switches)
+}
+
+fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartError> {
+    let switches = begin(&settings)?;
     for note in &settings.notes {
         log::warn!("{note}");
     }

@@ -2,7 +2,7 @@
 
 mod accepted;
 mod access;
-mod backends;
+pub mod backends;
 mod budgets;
 mod cache;
 mod collector;
@@ -113,7 +113,7 @@ pub struct Settings {
     pub backend_directory: Option<PathBuf>,
     /// Library of ONNX Runtime.
     pub onnxruntime_library: Option<PathBuf>,
-    /// Log lines about flags without an effect.
+    /// Log lines about flags without an effect. Each begins with its flag.
     pub notes: Vec<String>,
 }
 
@@ -568,9 +568,13 @@ fn notes(given: &[Given]) -> Vec<String> {
             _ if name.strip_suffix("-mode").is_some_and(|of| of.ends_with("-socket") && !has(of)) => {
                 notes.push(format!("--{name} has no effect without --{}", name.trim_end_matches("-mode")));
             }
-            Honour::Accepted | Honour::Yes => {}
+            Honour::Accepted => notes.extend(accepted::note(given)),
+            Honour::Yes => {}
         }
     }
+    // A flag may be given several times.
+    let mut known = HashSet::new();
+    notes.retain(|note| known.insert(note.clone()));
     notes
 }
 

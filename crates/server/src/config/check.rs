@@ -3,38 +3,51 @@
 use std::collections::BTreeSet;
 
 use super::file::{self, Fault};
-use super::{effective, paths};
+use super::{LoadModels, effective, paths};
 use crate::flags::{Given, Origin};
+use crate::settings::backends::absent;
 use crate::settings::{Settings, SettingsError};
 
 /// The option that leaves paths out.
 const NO_FILES: &str = "--no-files";
 
+/// The option that loads models.
+const MODELS: &str = "--models";
+
 /// Whether these words name one file, or begin with a flag.
 pub(super) fn is_file_or_flags(words: &[&str]) -> bool {
-    let mut words = words.iter().filter(|word| **word != NO_FILES);
+    let mut words = words.iter().filter(|word| !is_own(word));
     let first = words.next();
     first.is_some_and(|first| first.starts_with('-') || words.next().is_none())
 }
 
-/// `nerite config check`: a file, or flags of `nerite serve`.
-pub(super) fn checked(words: &[&str]) -> Result<String, String> {
-    let looks_at_files = !words.contains(&NO_FILES);
-    let words: Vec<&str> = words.iter().filter(|word| **word != NO_FILES).copied().collect();
-    if let [path] = words[..]
-        && !path.starts_with('-')
-    {
-        return check(path, looks_at_files);
-    }
-    let (given, notes) = effective(&words)?;
-    let settings = read_all(None, &given, vec![], looks_at_files).map_err(file::lines)?;
-    Ok(report(None, &given, [settings, notes].concat()))
+/// Whether it is an option of this command, and not a flag of `nerite serve`.
+fn is_own(word: &str) -> bool {
+    [NO_FILES, MODELS].contains(&word)
 }
 
-fn check(path: &str, looks_at_files: bool) -> Result<String, String> {
-    let (given, faults) = file::open_partly(path)?;
-    let notes = read_all(Some(path), &given, faults, looks_at_files).map_err(file::lines)?;
-    Ok(report(Some(path), &given, notes))
+/// `nerite config check`: a file, or flags of `nerite serve`.
+pub(super) fn checked(words: &[&str], load_models: LoadModels) -> Result<String, String> {
+    let looks_at_files = !words.contains(&NO_FILES);
+    let loads_models = words.contains(&MODELS);
+    let words: Vec<&str> = words.iter().filter(|word| !is_own(word)).copied().collect();
+    let (path, given, notes) = match words[..] {
+        [path] if !path.starts_with('-') => {
+            let (given, faults) = file::open_partly(path)?;
+            let notes = read_all(Some(path), &given, faults, looks_at_files).map_err(file::lines)?;
+            (Some(path), given, notes)
+        }
+        _ => {
+            let (given, notes) = effective(&words)?;
+            let settings = read_all(None, &given, vec![], looks_at_files).map_err(file::lines)?;
+            (None, given, [settings, notes].concat())
+        }
+    };
+    if loads_models {
+        let settings = Settings::read(&given).map_err(|error| error.to_string())?;
+        load_models(settings)?;
+    }
+    Ok(report(path, &given, notes))
 }
 
 /// What is said of settings without a fault.
@@ -96,7 +109,9 @@ fn read_all(
         faults.push(Fault { line: None, text: "--model-repository must be specified".to_owned() });
     }
     let mut notes = settings.as_ref().map(|settings| settings.notes.clone()).unwrap_or_default();
-    for fault in settings.iter().filter(|_| looks_at_files).flat_map(paths::faults) {
+    let looked_at = settings.as_ref().filter(|_| looks_at_files);
+    notes.extend(looked_at.map(absent).unwrap_or_default());
+    for fault in looked_at.into_iter().flat_map(paths::faults) {
         if fault.is_note {
             notes.push(format!("{}: {}", fault.flag, fault.text));
         } else {
@@ -150,7 +165,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("f").display().to_string();
         std::fs::write(&path, text).expect("a file");
-        let found = check(&path, true).map_err(|text| text + "\n");
+        let found = checked(&[&path], |_| Ok(())).map_err(|text| text + "\n");
         let found = found.map(|text| text.replace(&path, "f")).map_err(|text| text.replace(&path, "f"));
         assert_eq!(found.as_deref().map_err(String::as_str), expect);
     }
@@ -200,7 +215,7 @@ mod tests {
 
     #[test]
     fn flags_are_checked_as_a_server_would_read_them() {
-        let of = |words: &[&str]| checked(words).map_err(|text| text + "\n");
+        let of = |words: &[&str]| checked(words, |_| Ok(())).map_err(|text| text + "\n");
         assert!(of(&["--id=a", "--model-repository=/"]).is_ok_and(|text| text.ends_with("settings, and they hold\n")));
         let port = "command line: http-port: Invalid option value. Got many\n";
         let repository =
@@ -209,7 +224,9 @@ mod tests {
         assert_eq!(of(&words), Err(format!("{port}{repository}")));
         assert_eq!(of(&["--no-files", words[0], words[1]]), Err(port.to_owned()));
         assert_eq!(of(&["--id=a"]), Err("--model-repository must be specified\n".to_owned()));
-        for words in [&["f"][..], &["f", NO_FILES], &[NO_FILES, "f"], &["--id=a", "b"], &[NO_FILES, "--id=a"]] {
+        for words in
+            [&["f"][..], &["f", NO_FILES], &[NO_FILES, "f"], &[MODELS, "f"], &["--id=a", "b"], &[NO_FILES, "--id=a"]]
+        {
             assert!(is_file_or_flags(words), "{words:?}");
         }
         for words in [&[][..], &[NO_FILES], &["f", "g"], &["f", "--id=a"]] {
@@ -223,7 +240,7 @@ mod tests {
         let path = folder.path().join("f");
         let made = std::process::Command::new("mkfifo").arg(&path).status();
         assert!(made.expect("mkfifo is a program of POSIX").success());
-        let refused = check(&path.display().to_string(), true).expect_err("nobody writes to it");
+        let refused = checked(&[&path.display().to_string()], |_| Ok(())).expect_err("nobody writes to it");
         assert!(refused.contains("it is a named pipe"), "{refused}");
     }
 }

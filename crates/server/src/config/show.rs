@@ -21,11 +21,21 @@ pub(super) fn text(given: &[Given], settings: &Settings, host: Host) -> String {
         let in_force = of(settings, host, flag.name).filter(|_| flag.honour == Honour::Yes);
         let values: Vec<&Given> = given.iter().filter(|one| one.flag.name == flag.name).collect();
         match values.last() {
-            Some(last) => text.push_str(&line_of_given(flag, &values, last, in_force.as_ref())),
+            Some(last) => {
+                text.push_str(&line_of_given(flag, &values, last, in_force.as_ref()));
+                let notes = settings.notes.iter().filter(|note| in_force.is_some() && is_about(note, flag));
+                text.extend(notes.map(|note| format!("# {note}\n")));
+            }
             None => text.push_str(&line_of_other(flag, given, in_force.as_ref())),
         }
     }
     text
+}
+
+/// Whether a log line is about a value of this flag.
+fn is_about(note: &str, flag: &Flag) -> bool {
+    let rest = note.strip_prefix("--").and_then(|note| note.strip_prefix(flag.name));
+    rest.is_some_and(|rest| rest.starts_with(['=', ' ']))
 }
 
 /// The line of a setting that was given. What is in force is added if it is something else.
@@ -140,12 +150,34 @@ mod tests {
     }
 
     fn settings(given: &[Given]) -> Settings {
-        let settings = Settings::read(given).unwrap_or_else(|error| panic!("{error}"));
-        Settings { notes: vec![], ..settings }
+        Settings { notes: vec![], ..noted(given) }
+    }
+
+    fn noted(given: &[Given]) -> Settings {
+        Settings::read(given).unwrap_or_else(|error| panic!("{error}"))
     }
 
     fn shown(given: &[Given]) -> String {
-        text(given, &settings(given), HOST)
+        text(given, &noted(given), HOST)
+    }
+
+    #[test]
+    fn what_has_no_effect_is_said_below_its_setting() {
+        let words = [
+            "--backend-config=python,zap=1",
+            "--metrics-config=zap=1",
+            "--http-socket-mode=0660",
+            "--cache-directory=c",
+        ];
+        let text = shown(&given(&words));
+        for below in [
+            "backend-config = [\"python,zap=1\"]  # command line\n# --backend-config=python,zap has no effect: ",
+            "\"histogram_latencies=false\"]\n# --metrics-config=zap has no effect: ",
+            "http-socket-mode = \"0660\"  # command line\n# --http-socket-mode has no effect without --http-socket\n",
+            "cache-directory = \"c\"  # command line; no effect here\n#",
+        ] {
+            assert!(text.contains(below), "{below}\n{text}");
+        }
     }
 
     /// The line of a setting.
@@ -257,6 +289,10 @@ mod tests {
         check(&["--log-verbose=2"], "log-access", "# log-access = true");
         let resource = ["--trace-config=mode=opentelemetry", "--trace-config=opentelemetry,resource=a=b"];
         assert!(line(&shown(&given(&resource)), "trace-config").contains("\"opentelemetry,resource=a=b\""));
+        let alone = ["--allow-http=false", "--http-socket=s"];
+        check(&alone, "allow-http", "allow-http = false  # command line");
+        check(&alone, "http-port", "# http-port: not set; there is a Unix socket and no port");
+        check(&alone, "http-socket", "http-socket = \"s\"  # command line");
         let off = "http-port = 9  # command line; not in force: HTTP is off";
         check(&["--allow-http=false", "--http-port=9"], "http-port", off);
         let idle = "rate-limit-resource = [\"a:1\"]  # command line";

@@ -17,14 +17,12 @@ use nerite_request::Status;
 
 use super::StartError;
 use super::gpu::{self, GpuHost, NoGpu};
-use crate::place;
 use crate::settings::Settings;
+use crate::settings::backends::{BACKEND_DIRECTORY, absent, beside};
 use crate::worker::{isolating, isolating_compiled, isolating_libraries};
 
 /// The most models that the error of a failed start names.
 const FAILED_NAMED_MAX: usize = 8;
-/// Where Triton's containers have their backends.
-const BACKEND_DIRECTORY: &str = "/opt/tritonserver/backends";
 
 /// The engine with the models of the start loaded, and whether the server may start with it.
 pub fn start(
@@ -128,6 +126,9 @@ fn runtimes(
     for (backend, key, value) in &settings.backend_config {
         runtimes.set(backend, key, value);
     }
+    for note in absent(settings) {
+        log::warn!("{note}");
+    }
     runtimes.add(Arc::new(Ensemble));
     runtimes.add(Arc::new(Identity));
     runtimes.add(Arc::<Python>::clone(python));
@@ -164,9 +165,8 @@ fn add_compiled(runtimes: &mut Runtimes, settings: &Settings, reports: &LateRepo
         log::info!("backend '{name}' has {} for configurations whose 'runtime' is '{file}'", library.display());
         runtimes.add_named(&file, Arc::new(compiled(&name, &library, &options)));
     }
-    // Backends that were installed with the program. A user who can write there could replace the program as well. Built-in backends and those that
-    // the operator named take precedence.
-    let beside = place::directory().join("backends");
+    // Built-in backends and those that the operator named take precedence over those that were installed with the program.
+    let beside = beside();
     let installed = nerite_cabi::Options { directory: beside.clone(), ..options.clone() };
     for (name, library) in nerite_cabi::backends_in(&beside) {
         if runtimes.get(&name).is_err() {

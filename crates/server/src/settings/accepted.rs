@@ -1,15 +1,26 @@
-//! Do the flags without an effect here have values that Triton would accept?
+//! Do the flags without an effect here have values that Triton would accept, and what does the log say of them?
 //!
 //! A command line that Triton refuses has a mistake, even if the flag has no effect here.
 
 use super::SettingsError;
-use crate::flags::{FLAGS, Honour, Takes, Values, bad};
+use crate::flags::{FLAGS, Given, Honour, Takes, Values, bad, bool_of};
 
 /// Flags whose value is `<device>:<number>`.
 const BY_DEVICE: [&str; 3] = ["cuda-memory-pool-byte-size", "cuda-virtual-address-size", "model-load-gpu-limit"];
 
 /// Switches of endpoints that this server has not. Deployments switch them off.
 const ABSENT: [(&str, &str); 2] = [("allow-sagemaker", "SageMaker"), ("allow-vertex-ai", "Vertex AI")];
+
+/// The log line about a flag without an effect here. `None` if the server does what its value asks for.
+pub(super) fn note(given: &Given) -> Option<String> {
+    let name = given.flag.name;
+    let is_always_so = match name {
+        "grpc-keepalive-permit-without-calls" => bool_of(&given.value) == Some(true),
+        _ => ABSENT.iter().any(|(absent, _)| *absent == name),
+    };
+    (!is_always_so)
+        .then(|| format!("--{name} has no effect: it is for a part of Triton that this server does not have"))
+}
 
 /// Refuses a value of another type than the flag's.
 pub(super) fn check(values: &Values<'_>) -> Result<(), SettingsError> {

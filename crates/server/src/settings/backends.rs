@@ -1,6 +1,18 @@
 //! Which settings do backends have, and which would have no effect?
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
 use nerite_config::{did_you_mean, nearest};
+use nerite_python::python_backends_in;
+
+use super::Settings;
+use crate::place;
+
+/// Where Triton's containers have their backends.
+pub const BACKEND_DIRECTORY: &str = "/opt/tritonserver/backends";
+/// The backends of this program.
+const BUILT_IN: [&str; 4] = ["ensemble", "identity", "onnxruntime", "python"];
 
 /// Settings of Triton's backend of that name, and of this server's. Triton's settings may have no effect here, but are no mistake.
 const KNOWN: [(&str, &[&str]); 2] = [
@@ -80,9 +92,56 @@ pub(super) fn unknown(settings: &[(String, String, String)]) -> Vec<String> {
     notes
 }
 
+/// Log lines about settings of backends that are not installed.
+pub fn absent(settings: &Settings) -> Vec<String> {
+    without(&settings.backend_config, &installed(settings))
+}
+
+/// Where backends are that were installed with the program. A user who can write there could replace the program as well.
+pub fn beside() -> PathBuf {
+    place::directory().join("backends")
+}
+
+/// The backends that models may name.
+fn installed(settings: &Settings) -> BTreeSet<String> {
+    let directory = settings.backend_directory.as_deref().unwrap_or(Path::new(BACKEND_DIRECTORY));
+    let libraries = nerite_cabi::backends_in(directory).into_iter().chain(nerite_cabi::backends_in(&beside()));
+    let named = nerite_cabi::named_libraries_in(directory).into_iter().map(|(name, ..)| name);
+    let found = libraries.chain(python_backends_in(directory)).map(|(name, _)| name).chain(named);
+    found.chain(BUILT_IN.map(str::to_owned)).collect()
+}
+
+/// A model may have the library of its backend in its own directory.
+fn without(settings: &[(String, String, String)], installed: &BTreeSet<String>) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (backend, key, _) in settings {
+        if backend.is_empty() || installed.contains(backend) {
+            continue;
+        }
+        let meant = did_you_mean(nearest(backend, installed.iter().map(String::as_str)));
+        let names: Vec<&str> = installed.iter().map(String::as_str).collect();
+        notes.push(format!(
+            "--backend-config={backend},{key} has no effect, except for models that have their backend in their own directory: there is no \
+             backend '{backend}'{meant}; there are: {}",
+            names.join(", ")
+        ));
+    }
+    notes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_backend_that_is_not_there_is_said_with_those_that_are() {
+        let installed = BTreeSet::from(["onnxruntime", "python"].map(str::to_owned));
+        let notes = |backend: &str| without(&[(backend.to_owned(), "key".to_owned(), "1".to_owned())], &installed);
+        assert_eq!((notes(""), notes("python")), (vec![], vec![]));
+        let [note] = &notes("pyton")[..] else { panic!("one note") };
+        assert!(note.starts_with("--backend-config=pyton,key has no effect, except for models"), "{note}");
+        assert!(note.ends_with("no backend 'pyton'; did you mean 'python'?; there are: onnxruntime, python"), "{note}");
+    }
 
     #[track_caller]
     fn check(backend: &str, key: &str, expect: Option<&str>) {

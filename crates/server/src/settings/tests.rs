@@ -94,9 +94,34 @@ fn a_pool_of_responses_has_at_least_one() {
 }
 
 #[test]
+fn flags_without_an_effect_are_accepted_as_in_triton() {
+    let words = "--model-repository=m --enable-peer-access=true --grpc-infer-thread-count=2 --grpc-infer-allocation-pool-size=8 \
+                 --grpc-http2-max-pings-without-data=2 --grpc-http2-min-recv-ping-interval-without-data=300000 --grpc-http2-max-ping-strikes=2 \
+                 --allow-gpu-metrics=true --cache-directory=/c --pinned-memory-pool-byte-size=1 --cuda-memory-pool-byte-size=0:1 \
+                 --cuda-virtual-address-size=0:1 --min-supported-compute-capability=7.5 --model-load-gpu-limit=0:0.5 \
+                 --buffer-manager-thread-count=2 --repoagent-directory=/r --strict-model-config=false";
+    let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+    let given = crate::flags::parse(&words).expect("known flags");
+    // One line for each but the repository and the three with an effect.
+    assert_eq!(Settings::read(&given).expect("accepted").notes.len(), words.len() - 4);
+}
+
+#[test]
 fn what_a_flag_does_not_do_is_said() {
     check("--model-control-mode=poll", &[]);
     check("--model-control-mode=explicit", &[]);
     check("--model-namespacing=true", &[]);
     check("--http-socket-mode=0660", &["--http-socket-mode has no effect without --http-socket"]);
+    let part = "it is for a part of Triton that this server does not have";
+    for flag in ["repoagent-directory=/x", "grpc-infer-allocation-pool-size=8", "cuda-memory-pool-byte-size=0:1"] {
+        let (name, _) = flag.split_once('=').expect("it has a value");
+        check(&format!("--{flag}"), &[&format!("--{name} has no effect: {part}")]);
+    }
+    check("--allow-sagemaker=false", &[]);
+    check("--grpc-keepalive-permit-without-calls=true", &[]);
+    let permit = format!("--grpc-keepalive-permit-without-calls has no effect: {part}");
+    check("--grpc-keepalive-permit-without-calls=false", &[&permit]);
+    let words = ["--model-repository=m", "--enable-peer-access=1", "--enable-peer-access=0"].map(str::to_owned);
+    let given = crate::flags::parse(&words).expect("known flags");
+    assert_eq!(Settings::read(&given).expect("they are accepted").notes.len(), 1, "one line for a flag");
 }
