@@ -45,6 +45,12 @@ impl Endpoint {
         }
     }
 
+    /// The port, if it has one.
+    pub(crate) fn port(&self) -> Option<u16> {
+        let Endpoint::Tcp { authority, .. } = self else { return None };
+        authority.rsplit_once(':')?.1.parse().ok()
+    }
+
     /// The host, if the server speaks TLS.
     pub(crate) fn secure_host(&self) -> Option<&str> {
         let Endpoint::Tcp { authority, secure: true } = self else { return None };
@@ -95,6 +101,13 @@ mod tests {
         assert_eq!(host("https://a.b:1").as_deref(), Some("a.b"));
         assert_eq!(host("https://[::1]:1").as_deref(), Some("::1"));
         assert_eq!(host("http://a.b:1"), None);
+    }
+
+    #[test]
+    fn a_unix_socket_has_no_port() {
+        let port = |text: &str| Endpoint::parse(text).ok().and_then(|one| one.port());
+        assert_eq!(port("http://[::1]:8010"), Some(8010));
+        assert_eq!(port("unix:/run/8010"), None);
     }
 
     #[test]

@@ -45,6 +45,11 @@ impl Client {
         Ok(Client { caller: Caller::new(endpoint, options)? })
     }
 
+    /// The port of the server, if it has one.
+    pub(crate) fn port(&self) -> Option<u16> {
+        self.caller.endpoint().port()
+    }
+
     /// The header `authorization` that the client sends.
     pub(crate) fn authorization(&self) -> Option<&str> {
         self.caller.authorization()

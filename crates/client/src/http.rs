@@ -75,6 +75,11 @@ impl Client {
         Ok(self)
     }
 
+    /// The port of the server, if it has one.
+    pub(crate) fn port(&self) -> Option<u16> {
+        self.connections.endpoint().port()
+    }
+
     /// The header `authorization` that the client sends.
     pub(crate) fn authorization(&self) -> Option<&str> {
         self.headers.get(AUTHORIZATION)?.to_str().ok()

@@ -45,6 +45,7 @@ use tags::Tags;
 
 pub use lease::Lease;
 pub use options::SessionOptions;
+pub(crate) use place::paths_of;
 pub use place::{default_path, session_server};
 pub use socket::SessionServer;
 pub use terms::{SessionTerms, SessionUse};

@@ -46,5 +46,5 @@ mod watch;
 
 pub use inspector::Inspector;
 pub use listen::{BindError, FoundDirectory, Listener, Location, check_directory, default_path};
-pub use serve::{Handle, Options, serve, serve_later};
-pub use session_socket::log_failure;
+pub use serve::{Handle, Options, serve, serve_at};
+pub use session_socket::{Opened, log_failures};

@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, statat};
 const ALL_USERS: u32 = 0o666;
 /// The bits of a directory's mode that permit access to the group and others.
 const OTHERS: u32 = 0o077;
-/// The socket's name in its default directory.
+/// The name of the first server's socket in the default directory.
 const NAME: &str = "session.sock";
 
 /// Why there is no session socket.
@@ -73,11 +73,14 @@ pub struct FoundDirectory {
 
 /// Where clients look for a server of their own user: `$XDG_RUNTIME_DIR/nerite/session.sock`, or without that variable `/tmp/nerite-<uid>/session.sock`.
 pub fn default_path() -> PathBuf {
-    let directory = match std::env::var_os("XDG_RUNTIME_DIR").filter(|directory| !directory.is_empty()) {
+    default_directory().join(NAME)
+}
+
+fn default_directory() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|directory| !directory.is_empty()) {
         Some(directory) => PathBuf::from(directory).join("nerite"),
         None => PathBuf::from(format!("/tmp/nerite-{}", own_uid())),
-    };
-    directory.join(NAME)
+    }
 }
 
 /// Checks whether the default directory may contain the socket of user `own_uid`. The error is the fault and the cure.
@@ -102,9 +105,15 @@ pub fn check_directory(directory: &Path, found: FoundDirectory, own_uid: u32) ->
 }
 
 impl Location {
-    /// [`default_path`]. Its directory is created if necessary, and must be accessible only to this user.
+    /// [`default_path`], which one server of the user has. Its directory is created if necessary, and must be accessible only to this user.
     pub fn default_of_user() -> Location {
         Location { path: default_path(), mode: OWNER_ONLY, is_default: true }
+    }
+
+    /// `session-<port>.sock` in the same directory. Clients look there for the server with this HTTP port, so each server of the user can be found.
+    pub fn of_http_port(port: u16) -> Location {
+        let path = default_directory().join(format!("session-{port}.sock"));
+        Location { path, mode: OWNER_ONLY, is_default: true }
     }
 
     /// A path that the operator chose. Its directory is not checked. With `others` other users may connect, and the server decides by their credentials.
@@ -158,7 +167,8 @@ impl Location {
     /// Checks that the socket was created in the directory that was checked. If the parent directory is not sticky, another user can replace the
     /// checked directory. A socket that was created in the replacement is closed, so no client can connect to it.
     fn check_made(&self, directory: &OwnedFd, file: &SocketFile) -> Result<(), BindError> {
-        let found = statat(directory, NAME, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| self.system(errno.into()))?;
+        let name = self.path.file_name().unwrap_or_default();
+        let found = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| self.system(errno.into()))?;
         let is_it = (found.st_dev, found.st_ino) == file.device_and_inode()
             && FileType::from_raw_mode(found.st_mode) == FileType::Socket
             && found.st_uid == own_uid()

@@ -14,10 +14,10 @@ use nerite_watchdog::{FrontEnd, background, fair};
 use crate::answer::{PERMISSION_DENIED, RESOURCE_EXHAUSTED, error_packet};
 use crate::inspector::Inspector;
 use crate::limits::{HELLO_WITHIN, SESSIONS_PER_USER_MAX};
-use crate::listen::{Listener, Location};
+use crate::listen::Listener;
 use crate::peer::Peer;
 use crate::session::Session;
-use crate::session_socket::SessionSocket;
+use crate::session_socket::{Opened, SessionSocket};
 use crate::session_table::SessionTable;
 use crate::socket::Socket;
 
@@ -64,21 +64,17 @@ impl Handle {
 
 /// Serves sessions over `api` on this socket until [`Handle::stop`]. If the socket's file is removed, the socket is created again. Needs a runtime.
 pub fn serve(api: Api, options: Options, listener: Listener) -> Handle {
-    start(api, options, listener.location().clone(), Some(listener))
+    serve_at(api, options, vec![Opened::Listening(listener)])
 }
 
-/// As [`serve`], for a socket that could not be created. Creating it is repeated until it succeeds.
-pub fn serve_later(api: Api, options: Options, location: Location) -> Handle {
-    start(api, options, location, None)
-}
-
-fn start(api: Api, options: Options, location: Location, listener: Option<Listener>) -> Handle {
+/// As [`serve`], at several places. Where the socket could not be created, that is repeated until it succeeds.
+pub fn serve_at(api: Api, options: Options, opened: Vec<Opened>) -> Handle {
     let service = Service::default();
     let sessions = SessionTable::new(rustix::process::geteuid().as_raw(), options.per_user_max);
     let inspector = Inspector::new(&api, Arc::clone(&sessions));
     let server = Arc::new(ServerState::new(api.clone(), options, sessions, service.stop_signal()));
     let begin = move |connection, open| server.begin(connection, open);
-    let mut socket = SessionSocket::new(api, service.clone(), begin, location, listener);
+    let mut socket = SessionSocket::new(api, service.clone(), begin, opened);
     // `open` counts as a connection, so the service stops only after the file is removed.
     let (mut stop, open) = (service.stop_signal(), service.open());
     tokio::spawn(background(async move {

@@ -1,4 +1,4 @@
-//! How does the server notice that the socket's file was removed?
+//! How does the server notice that the file of a socket was removed?
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -13,19 +13,19 @@ use crate::limits::RECHECK_AFTER;
 /// Bytes of events that are read at one time. The events are not parsed, because the caller checks the file.
 const EVENT_BYTES: usize = 1024;
 
-/// Reports changes of a socket's file.
+/// Reports changes of the files of sockets.
 /// It uses the kernel's inotify, so nothing is polled. A file that is removed, or that another file is renamed over, loses a link. That changes the file's
 /// attributes, which inotify reports. Renaming or mounting over a directory further up causes no event.
 pub(crate) struct Watch {
-    /// `None` if no inotify instance is left. The file is checked periodically then.
+    /// `None` if no inotify instance is left. The files are checked periodically then.
     inotify: Option<AsyncFd<OwnedFd>>,
 }
 
 impl Watch {
-    /// Watches the file at `path` and its directory. Earlier changes are not reported, so the caller must check the file afterwards. Needs a runtime.
-    pub(crate) fn new(path: &Path) -> Watch {
-        let inotify = watch(path).inspect_err(|error| {
-            log::debug!("session socket '{}' is looked at every {RECHECK_AFTER:?}: {error}", path.display());
+    /// Watches the files at `paths` and their directories. Earlier changes are not reported, so the caller must check the files afterwards. Needs a runtime.
+    pub(crate) fn new<'p>(paths: impl Iterator<Item = &'p Path>) -> Watch {
+        let inotify = watch(paths).inspect_err(|error| {
+            log::debug!("the session socket is looked at every {RECHECK_AFTER:?}: {error}");
         });
         Watch { inotify: inotify.ok() }
     }
@@ -42,12 +42,14 @@ impl Watch {
     }
 }
 
-fn watch(path: &Path) -> std::io::Result<AsyncFd<OwnedFd>> {
+fn watch<'p>(paths: impl Iterator<Item = &'p Path>) -> std::io::Result<AsyncFd<OwnedFd>> {
     let inotify = init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
     let itself = WatchFlags::MOVE_SELF | WatchFlags::DELETE_SELF | WatchFlags::DONT_FOLLOW;
-    let file = add_watch(&inotify, path, itself | WatchFlags::ATTRIB);
-    let directory = add_watch(&inotify, path.parent().unwrap_or(Path::new("/")), itself | WatchFlags::ONLYDIR);
-    // One of the two watches is enough: a missing file cannot be watched, and the directory may not be readable.
-    file.or(directory)?;
+    for path in paths {
+        let file = add_watch(&inotify, path, itself | WatchFlags::ATTRIB);
+        let directory = add_watch(&inotify, path.parent().unwrap_or(Path::new("/")), itself | WatchFlags::ONLYDIR);
+        // One of the two watches is enough: a missing file cannot be watched, and the directory may not be readable.
+        file.or(directory)?;
+    }
     nerite_listen::watch(inotify, Interest::READABLE)
 }

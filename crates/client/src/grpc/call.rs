@@ -19,6 +19,7 @@ use tonic_prost::ProstCodec;
 use tower_service::Service;
 
 use crate::connect::{Connector, Stream as Connection};
+use crate::endpoint::Endpoint;
 use crate::token::AUTHORIZATION;
 use crate::trace::Trace;
 use crate::{ClientOptions, Error, HandshakeFault};
@@ -68,6 +69,10 @@ impl Caller {
         }
         self.headers.append(key, value);
         Ok(())
+    }
+
+    pub(super) fn endpoint(&self) -> &Endpoint {
+        self.connector.endpoint()
     }
 
     pub(super) fn authorization(&self) -> Option<&str> {

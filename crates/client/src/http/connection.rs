@@ -12,6 +12,7 @@ use nerite_memory::{Buffer, Reason, Slot};
 
 use super::body::Pieces;
 use crate::connect::Connector;
+use crate::endpoint::Endpoint;
 use crate::{Error, HandshakeFault};
 
 /// The header with the length of the JSON before the binary tensors, in requests and in answers.
@@ -43,6 +44,10 @@ pub(super) struct Answer {
 impl Connections {
     pub(super) fn new(connector: Connector) -> Connections {
         Connections { connector, idle: Mutex::new(Vec::new()) }
+    }
+
+    pub(super) fn endpoint(&self) -> &Endpoint {
+        self.connector.endpoint()
     }
 
     /// Sends one request and reads its answer, within the time that the options allow for one call.

@@ -219,7 +219,7 @@ flags! {
         "shm-key-prefix" TEXT, Yes, "Objects whose keys begin so may be registered by every client. May be given several times.";
         "shm-scope" TEXT, Yes, "Which regions a client reaches by name: 'own', those that its own user registered, or 'all', as in Triton. Default is 'own'.";
         "allow-client-shm" BOOL, Yes, "Whether clients may register shared memory. Default is true.";
-        "session-socket" Takes::Value("<path>"), Yes, "Unix socket where programs of this host borrow shared memory; 'off' for none. Default is $XDG_RUNTIME_DIR/nerite/session.sock, else /tmp/nerite-<uid>/session.sock.";
+        "session-socket" Takes::Value("<path>"), Yes, "Unix socket where programs of this host borrow shared memory; 'off' for none. Default is session.sock and session-<HTTP port>.sock in $XDG_RUNTIME_DIR/nerite, else in /tmp/nerite-<uid>.";
         "session-allow-uid" INT, Yes, "Number of a user besides the server's own and root who may open sessions. May be repeated.";
         "sessions-per-user-max" INT, Yes, "Of the 256 sessions, those of one user, unless it is the server's own. Default is 64.";
         "session-hello-timeout" SECONDS, Yes, "Seconds for the first message of a session, Hello; 0 for no limit. Default is 10.";

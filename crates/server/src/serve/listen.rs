@@ -82,7 +82,8 @@ pub fn start(
     let metrics = settings.metrics.as_ref().map(|own| at(&own.address, own.port, "Metrics")).transpose()?;
     let page_port = settings.ui.as_ref().and_then(|ui| ui.own_port.as_ref());
     let page_port = page_port.map(|(address, port)| at(address, *port, "Page")).transpose()?;
-    let sessions = super::sessions::open(&settings.sessions)?;
+    let http_port = http.iter().flatten().find_map(Listener::address).map(|address| address.port());
+    let sessions = super::sessions::open(&settings.sessions, http_port)?;
 
     // The lines are logged in Triton's order, because scripts wait for the last one.
     let rules = |times| ConnectionRules { peers: Arc::clone(peers), times };
@@ -119,7 +120,7 @@ pub fn start(
     let own_options = secured_by(certificates.page, page_sites);
     let own_page =
         own_page.map(|((ui, page), at)| start_page(api, ui, own_options, rules(http_times), at, page)).transpose()?;
-    let sessions = sessions.map(|at| super::sessions::start(api, &settings.sessions, at));
+    let sessions = super::sessions::start(api, &settings.sessions, sessions);
     if let Some((page, sessions)) = page.zip(sessions.as_ref()) {
         page.show_sessions(sessions.inspector());
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nerite_client::{Error, Session, SessionOptions};
-use nerite_session::{Listener, Location, Options, serve, serve_later};
+use nerite_session::{Listener, Location, Opened, Options, serve, serve_at};
 
 use crate::test_server::TestServer;
 
@@ -74,11 +74,28 @@ async fn a_server_takes_the_place_of_one_that_ends() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("s");
     let ends = serve(first.api.clone(), Options::default(), Listener::bind(&path, false).unwrap());
-    let _waits = serve_later(second.api.clone(), Options::default(), Location::at(&path, false));
-    assert_eq!(socket_metrics(&second), (false, 0));
+    let own = place.path().join("own");
+    let opened = [&path, &own].map(|path| Opened::at(Location::at(path, false)));
+    let _waits = serve_at(second.api.clone(), Options::default(), opened.into());
+    assert_eq!(socket_metrics(&second), (true, 0), "clients find it at its own place");
+    let server_at = async |path| Session::connect(path).await.unwrap().terms().server_id.clone();
+    assert_eq!(server_at(&path).await, first.api.server_id());
+    assert_eq!(server_at(&own).await, second.api.server_id());
     ends.stop().await;
     until("the second has it", || socket_metrics(&second) == (true, 1)).await;
-    assert_eq!(Session::connect(&path).await.unwrap().terms().server_id, second.api.server_id());
+    assert_eq!(server_at(&path).await, second.api.server_id());
+    // Each place is looked after by itself.
+    fs::remove_file(&own).unwrap();
+    until("its own place anew", || socket_metrics(&second) == (true, 2)).await;
+    assert_eq!(server_at(&own).await, second.api.server_id());
+}
+
+#[tokio::test]
+async fn a_server_without_a_place_of_its_own_is_down_while_another_has_the_only_one() {
+    let (first, second) = (TestServer::new(), TestServer::new());
+    let location = Location::at(&first.socket, false);
+    let _waits = serve_at(second.api.clone(), Options::default(), vec![Opened::at(location)]);
+    assert_eq!(socket_metrics(&second), (false, 0));
 }
 
 #[tokio::test]
