@@ -2,7 +2,7 @@
 
     import nerite
 
-    client = nerite.connect()                # or nerite.connect("http://host:8000"), of any server of Triton's protocols
+    client = nerite.connect()                # or nerite.connect("host:8000"), of any server of Triton's protocols
     digits = client.model("digits")
     print(digits.help())                     # what it takes and gives
     out = digits(image=array)                # arrays of numpy, PyTorch, JAX, lists, …

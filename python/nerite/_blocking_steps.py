@@ -37,7 +37,7 @@ class AsideClient(ManagedClient):
 
     async def _find_session(self) -> None:
         """Requests the server's identity and opens the session, so that later calls need not. Does nothing if no server answers yet."""
-        if self._session_path is None or not os.path.exists(self._session_path):
+        if not any(map(os.path.exists, self._session_paths)):
             return
         try:
             self._server_id = server_id_among(await asyncio.wait_for(self._await_extensions(), WHO_S))

@@ -8,6 +8,7 @@ import concurrent.futures
 import contextlib
 import functools
 import os
+import re
 import threading
 import time
 import warnings
@@ -19,14 +20,14 @@ from tritonclient.utils import InferenceServerException
 
 from nerite import _options, _trust
 from nerite._connection import Lost, NoLoopConnection, SessionConnection
-from nerite._deadline import NEVER, Deadline
+from nerite._deadline import NEVER, Deadline, deadline_of
 from nerite._loop_connection import LoopConnection
 from nerite._messages import Spec
-from nerite._model import Model
+from nerite._model import Model, is_unknown_model
 from nerite._plain_connection import PlainConnection
 from nerite._pool import Block
 from nerite._response import Response
-from nerite._session import ANSWER_S, SessionLost, Untrusted, is_server_of, server_id_among
+from nerite._session import ANSWER_S, SessionLost, Untrusted, is_server_of, server_id_among, session_of
 from nerite._streams import STREAMS_MAX, StreamPlaces
 from nerite._transports import Refused
 
@@ -45,6 +46,8 @@ IDLE_STREAMS_MAX = 4
 HTTP_DEFAULT = "http://localhost:8000"
 # The protocol for each scheme of an address, and whether it uses TLS.
 _SCHEMES = {"http": ("http", False), "https": ("http", True), "grpc": ("grpc", False), "grpcs": ("grpc", True)}
+# An address without a scheme.
+_HOST_AND_PORT = re.compile(r"(\[[^/\]]+\]|[^/:]+):[0-9]+(/.*)?")
 
 
 class Client:
@@ -87,14 +90,28 @@ class Client:
         """Bytes of inputs that this client has copied so far. An input that was written to a buffer of ``model.input`` is not copied."""
         return self._copied_before + sum(connection.copied_bytes for connection in list(self._all))
 
+    @property
+    def _where(self) -> str:
+        """The session socket or the address at which the server is."""
+        return self._session_path or f"{self._scheme}://{self._address}"
+
     def model(self, name: str, version: Any = "", batch: bool = True, once: bool = False) -> Model:
         """A model that can be called as a function. With ``batch=False`` its calls take single rows, without the batch dimension.
 
         Over a session, one call outside of a sequence may run the model twice. This happens if the outputs are larger than those of earlier calls with
         the same shapes of inputs, or if the server had no memory for them. With ``once=True`` it never happens: the server chooses the memory of each
         output, which takes longer for small tensors, and a lack of memory is an error.
+
+        The server is asked for the inputs and outputs of the model. An unknown model raises InferenceServerException. If the server does not tell them now,
+        for example because it is not there, or takes more than 5 s, the first call asks again.
         """
-        return Model(self, name, str(version), batch, once)
+        model = Model(self, name, str(version), batch, once)
+        try:
+            self._run(model._described_by_server, deadline_of(ANSWER_S))
+        except (ConnectionError, TimeoutError, InferenceServerException) as error:
+            if is_unknown_model(error):
+                raise
+        return model
 
     def close(self) -> None:
         """Closes the connections. Arrays stay valid."""
@@ -112,8 +129,7 @@ class Client:
         self.close()
 
     def __repr__(self) -> str:
-        where = self._session_path or f"{self._scheme}://{self._address}"
-        return f"<nerite client of {where}>"
+        return f"<nerite client of {self._where}>"
 
     def __reduce__(self) -> Any:
         """For pickle: the other process makes its own connection with the same arguments, the token included."""
@@ -356,56 +372,63 @@ class Client:
             await connection.until_end.aclose()
 
     def _choose(self) -> None:
-        """Decides between a session, HTTP and gRPC. Keeps the connection of a session that can be used."""
-        path = self._socket_path or _trust.default_path()
+        """Decides between a session and HTTP, unless the scheme of the address does. Keeps the connection of a session that can be used."""
+        if self._scheme in ("http", "grpc"):
+            return
         if not _options.has_session(self._options):
-            self._choose_default_http(f"a session does not go with buffers={self._options['buffers']!r}")
+            self._choose_http(f"a session does not go with buffers={self._options['buffers']!r}")
             return
         try:
-            connection = SessionConnection(path, self._server_uid, self._token)
+            connection = self._first_session()
         except Refused as refusal:
             if self._scheme == "unix":
                 raise ConnectionError(str(refusal)) from None
             if isinstance(refusal, Untrusted):
                 warnings.warn(str(refusal), RuntimeWarning, stacklevel=3)
-            self._choose_default_http(str(refusal))
-            return
-        if self._scheme in ("http", "grpc") and self._socket_path is None and not self._is_same(connection):
-            connection.close()
+            self._choose_http(str(refusal))
             return
         # If the program named a session socket as the address, no other transport can be used.
         why_not = connection.refusal_of_memory() if self._scheme != "unix" else None
         if why_not is not None:
             with contextlib.closing(connection):
                 # Without an address, the session's server must listen at the default one too. Another program may listen there.
-                if not self._scheme and not is_server_of(connection, HTTP_DEFAULT.split("://")[1], None):
+                if not self._address and not is_server_of(connection, HTTP_DEFAULT.split("://")[1], None):
                     raise ConnectionError(f"a session needs memory of the server: {why_not}; connect over http:// or grpc://")
-            self._choose_default_http(why_not)
+            self._choose_http(why_not)
             return
-        self._session_path = path
+        self._session_path = connection.path
         self._open += 1
         self._all.add(connection)
         self._free.append(connection)
 
-    def _choose_default_http(self, refusal: str) -> None:
-        """Uses HTTP at the default address, if the program named none. Raises ConnectionError if no server answers there. ``refusal`` says why there is no
+    def _first_session(self) -> SessionConnection:
+        """The first session. It must be that of the address, if the program named an address and no socket. Raises Refused."""
+
+        def make(path: str) -> SessionConnection:
+            return SessionConnection(path, self._server_uid, self._token)
+
+        if self._scheme == "unix" or not self._address:
+            return make(self._socket_path or _trust.default_path())
+        return session_of(self._address, self._socket_path, make, self._server_id)
+
+    def _choose_http(self, refusal: str) -> None:
+        """Uses HTTP at the address, by default at the default one. Raises ConnectionError if no server answers there. ``refusal`` says why there is no
         session."""
-        if self._scheme:
-            return
-        self._scheme, self._address = HTTP_DEFAULT.split("://")
+        self._scheme, self._address = "http", self._address or HTTP_DEFAULT.split("://")[1]
         if not _is_live(self._plain()):
             raise ConnectionError(
-                f"no server was found: {refusal}, and no server answers at {HTTP_DEFAULT}; start one with `nerite serve`, or name its address"
+                f"no server was found: {refusal}, and no server answers at http://{self._address}; start one with `nerite serve`, or name its address"
             ) from None
 
-    def _is_same(self, connection: SessionConnection) -> bool:
-        """Whether the session's server is the server that the program named."""
+    def _server_id(self) -> Optional[str]:
+        """The id of the server at the address, over HTTP. None if it is not available."""
+        client = PlainConnection("http", self._address, {**self._options, "buffers": "inline"}, self._token)
         try:
-            plain = self._plain()
-            server_id = server_id_among(plain.client._extensions())
+            return server_id_among(client.client._extensions())
         except Exception:  # noqa: BLE001 - restricted, or no server answers: /proc decides
-            server_id = None
-        return is_server_of(connection, self._address, server_id)
+            return None
+        finally:
+            client.close()
 
     def _plain(self) -> PlainConnection:
         """This thread's client for HTTP or gRPC. An HTTP client can be used only by the thread that made it."""
@@ -584,8 +607,9 @@ def connect(
     Parameters
     ----------
     url : str or path
-        ``http://host:port`` or ``grpc://host:port`` of any server of Triton's protocols, ``https://`` or ``grpcs://`` of one with TLS, or
-        ``unix:/path`` or a ``pathlib.Path`` of a session socket. Without it, the session socket of this user's server, and if there is none,
+        ``http://host:port`` or ``grpc://host:port`` of any server of Triton's protocols, ``https://`` or ``grpcs://`` of one with TLS: the client speaks
+        this protocol. ``unix:/path`` or a ``pathlib.Path`` of a session socket: it opens sessions. ``host:port`` of HTTP: it opens sessions if that server
+        is on this host and has them, and speaks HTTP otherwise. Without an address, the sessions of this user's first server, and if there is none,
         ``http://localhost:8000``.
     session_socket : str
         The path of the server's session socket, if it is not the default one.
@@ -609,7 +633,8 @@ def connect(
 
 
 def _parts(url: Any) -> tuple[str, str, bool]:
-    """Splits an address into protocol (``http``, ``grpc``, ``unix``), place, and whether TLS is used. Empty without an address."""
+    """Splits an address into protocol (``http``, ``grpc``, ``unix``, or empty if the client chooses), place, and whether TLS is used. Both are empty
+    without an address."""
     if url is None:
         return "", "", False
     if isinstance(url, os.PathLike):
@@ -620,9 +645,11 @@ def _parts(url: Any) -> tuple[str, str, bool]:
         return "unix", url[len("unix:") :].removeprefix("//"), False
     scheme, _, place = url.partition("://")
     if scheme not in _SCHEMES:
+        if _HOST_AND_PORT.fullmatch(url):
+            return "", url, False
         hint = f"unix:{url}" if url.startswith("/") else ""
         raise ValueError(
-            f"'{url}' is not an address{'; did you mean ' + hint + '?' if hint else ''}; give http://host:port, grpc://host:port, https:// or grpcs:// for TLS, or unix:/path of a session socket"
+            f"'{url}' is not an address{'; did you mean ' + hint + '?' if hint else ''}; give host:port, http://host:port, grpc://host:port, https:// or grpcs:// for TLS, or unix:/path of a session socket"
         )
     protocol, is_secured = _SCHEMES[scheme]
     return protocol, place, is_secured

@@ -17,8 +17,8 @@ from nerite import _buffers
 from nerite._buffers import ManagedInput, ManagedOutput, TensorBuffer, wants_place
 from nerite._pool import Block, Pool
 from nerite._session import ANSWER_S, HeldLease, LeaseTransport, NoSocket, Session, Untrusted, server_id_among
-from nerite._transports import WAYS, Refused, RegionTransport, Transport
-from nerite._trust import default_path
+from nerite._transports import WAYS, Refused, RegionTransport, Transport, port_of
+from nerite._trust import paths_of
 
 # A way that could not be opened, perhaps after a long wait, is not tried again for this time.
 AGAIN_S = 5.0
@@ -472,7 +472,8 @@ class ManagedClient:
     _buffers: Optional[Buffers] = None
     _weak_client: WeakClient
     # The path of the session socket, if leases may be used.
-    _session_path: Optional[str] = None
+    #: Where the server's session socket can be.
+    _session_paths: Sequence[str] = ()
     # The ways that this client supports.
     _ways_offered: tuple[str, ...] = WAYS
     # The timeout of an answer from the session socket.
@@ -525,14 +526,13 @@ class ManagedClient:
     def _open_buffers(
         self, url: str, ways: Sequence[str], session_socket: Optional[str], server_uid: Optional[int]
     ) -> None:
-        self._session_path = (session_socket or default_path()) if "lease" in ways else None
+        self._session_paths = () if "lease" not in ways else (session_socket,) if session_socket else paths_of(port_of(url))
         self._weak_client = WeakClient(self)
         weak_client, answer_s = self._weak_client, self._answer_s
         makers: Makers = {
             "lease": lambda: LeaseTransport(
-                session_socket or default_path(), url, session_socket is not None, weak_client.server_id, answer_s, server_uid,
-                getattr(self, "_token", None),
-            ),  # fmt: skip
+                url, session_socket or None, weak_client.server_id, answer_s, server_uid, getattr(self, "_token", None)
+            ),
             "region": lambda: RegionTransport(url, weak_client.register, weak_client.unregister, weak_client.server_is_away),
         }
         self._buffers = Buffers(ways, makers)

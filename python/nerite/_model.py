@@ -26,6 +26,8 @@ from nerite._streams import Reader
 TRIES_MAX = 3
 # The most shapes whose keys are kept.
 KEYS_MAX = 256
+# The text of every server of Triton's protocols for a model that it does not have.
+UNKNOWN_MODEL = "Request for unknown model"
 _ndarray = np.ndarray
 # In the key of a plan: an input that is copied to the memory of the plan's slot.
 _NO_BLOCK = 0
@@ -308,7 +310,7 @@ class Model:
         # Another thread may forget it meanwhile.
         metadata = self._metadata
         if metadata is None or (connection is not None and connection.server_id != self._described_by):
-            return self._learned(*(self._client._run(self._fetch_metadata) if connection is None else self._described_at(connection)))
+            return self._client._run(self._described_by_server) if connection is None else self._described_by_server(connection)
         return metadata
 
     def _learned(self, found: Metadata, server_id: str) -> Metadata:
@@ -327,12 +329,16 @@ class Model:
         for left in reversed(range(TRIES_MAX)):
             metadata = self._metadata
             if metadata is None or connection.server_id != self._described_by:
-                metadata = self._learned(await connection.describe_async(self.name, self.version), connection.server_id)
+                try:
+                    found = await connection.describe_async(self.name, self.version)
+                except InferenceServerException as error:
+                    raise _with_server(self._client, error) from None
+                metadata = self._learned(found, connection.server_id)
             call = self._call_with(lent, connection, given, metadata)
             try:
                 return _without_row(call, await connection.call_async(call, self._key(call)))
             except InferenceServerException as error:
-                raise _with_cure(call, error) from None
+                raise _with_cure(call, _with_server(self._client, error)) from None
             except Stale:
                 self._metadata, self._wanted = None, ()
                 if not left:
@@ -354,11 +360,11 @@ class Model:
 
         return start
 
-    def _fetch_metadata(self, connection: Any) -> tuple[Metadata, str]:
-        return self._described_at(connection)
-
-    def _described_at(self, connection: Any) -> tuple[Metadata, str]:
-        return connection.describe(self.name, self.version), connection.server_id
+    def _described_by_server(self, connection: Any) -> Metadata:
+        try:
+            return self._learned(connection.describe(self.name, self.version), connection.server_id)
+        except InferenceServerException as error:
+            raise _with_server(self._client, error) from None
 
     def _quick(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> Optional[Response]:
         """Runs the call if every input is a numpy array of the model's datatype, in shapes that were used before. None if not."""
@@ -418,7 +424,7 @@ class Model:
             try:
                 return _without_row(call, connection.call(call, self._key(call)))
             except InferenceServerException as error:
-                raise _with_cure(call, error) from None
+                raise _with_cure(call, _with_server(self._client, error)) from None
             except Stale:
                 # The request was not run. The model may have been reloaded with other tensors.
                 self._metadata, self._wanted = None, ()
@@ -447,7 +453,7 @@ class Model:
         outcomes = [next(answered) if isinstance(one, Call) else one for one in calls]
         for index, (call, one) in enumerate(zip(calls, outcomes)):
             if isinstance(one, InferenceServerException) and isinstance(call, Call):
-                outcomes[index] = _with_cure(call, one)
+                outcomes[index] = _with_cure(call, _with_server(self._client, one))
             elif not isinstance(one, Exception):
                 outcomes[index] = _without_row(call, one)
         return [self._unless_stale(connection, one, split[index], outputs) for index, one in enumerate(outcomes)]
@@ -591,6 +597,19 @@ class _InputBuffer:
             self._in_flight -= 1
             if not self._in_flight:
                 self.array.flags.writeable = True
+
+
+def is_unknown_model(error: Exception) -> bool:
+    """Whether a server says that it does not have the model."""
+    return isinstance(error, InferenceServerException) and (error.message() or "").startswith(UNKNOWN_MODEL)
+
+
+def _with_server(client: Any, error: InferenceServerException) -> InferenceServerException:
+    """The error, with the server that was asked if it does not know the model: another server may have it."""
+    if not is_unknown_model(error):
+        return error
+    text = f"{error.message()} (the server asked is at {client._where})"
+    return InferenceServerException(text, error.status(), error.debug_details())
 
 
 def _with_cure(call: Call, error: InferenceServerException) -> InferenceServerException:

@@ -18,13 +18,13 @@ import socket
 import sys
 import threading
 import weakref
-from typing import Callable, Iterable, Optional, Sequence, Tuple
+from typing import Callable, Iterable, Optional, Sequence, Tuple, TypeVar
 
 import numpy as np
 
 from nerite import _forks, _protobuf, _trust
 from nerite._pool import Block, Slab
-from nerite._transports import Refused, is_this_host
+from nerite._transports import Refused, is_this_host, port_of
 from nerite._version import __version__
 
 VERSION = 1
@@ -106,6 +106,7 @@ class Session:
         self._mappings: dict[str, np.ndarray] = {}
         # Leases to return, each with the set of leases that its request holds.
         self._returns: collections.deque[tuple[HeldLease, set[HeldLease]]] = collections.deque()
+        self.path = path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._socket.settimeout(answer_s)
@@ -430,19 +431,16 @@ class LeaseTransport:
 
     def __init__(
         self,
-        path: str,
         url: str,
-        is_certain: bool,
+        session_socket: Optional[str],
         server_id: Callable[[], Optional[str]] = lambda: None,
         answer_s: float = ANSWER_S,
         server_uid: Optional[int] = None,
         token: Optional[str] = None,
     ):
-        """``server_id`` is the id of the server at the url, or None if it is not available."""
-        self._session: Optional[Session] = Session(path, answer_s, server_uid, token)
-        if not is_certain and not is_server_of(self._session, url, server_id()):
-            self._session.close()
-            raise Refused(f"the server at '{path}' is not seen to be that of '{url}'; name its socket to be sure", final=True)
+        """The arguments ``url``, ``session_socket`` and ``server_id`` are those of :func:`session_of`."""
+        make = lambda path: Session(path, answer_s, server_uid, token)  # noqa: E731
+        self._session: Optional[Session] = session_of(url, session_socket, make, server_id)
 
     def session(self) -> Optional[Session]:
         """The session, for outputs that the server places. None if the server does not support that."""
@@ -473,6 +471,29 @@ class LeaseTransport:
         self._session = None
 
 
+S = TypeVar("S", bound=Session)
+
+
+def session_of(url: str, session_socket: Optional[str], make: Callable[[str], S], server_id: Callable[[], Optional[str]]) -> S:
+    """A session with the server at ``url``, made by ``make`` with the path of its socket. That is the one that the program named, or else the first of the
+    default ones at which this server is. ``server_id`` is the id of the server at the url, or None if it is not available. Raises :class:`Refused`."""
+    if session_socket is not None:
+        return make(session_socket)
+    refusal: Optional[Refused] = None
+    for path in _trust.paths_of(port_of(url)):
+        try:
+            session = make(path)
+        except NoSocket as absent:
+            refusal = refusal or absent
+            continue
+        if is_server_of(session, url, server_id()):
+            return session
+        session.close()
+        refusal = Refused(f"the server at '{path}' is not seen to be that of '{url}'; name its socket to be sure", final=True)
+    assert refusal is not None
+    raise refusal
+
+
 def is_server_of(session: Session, url: str, server_id: Optional[str]) -> bool:
     """Whether the session is with the server at the url: both report the same id, or /proc shows that the process listens at the port."""
     if server_id is not None and session.server_id:
@@ -490,8 +511,8 @@ def server_id_among(extensions: Sequence[str]) -> Optional[str]:
 
 def listens(pid: int, url: str) -> bool:
     """Whether the process listens at the port of ``url``, as far as /proc is readable."""
-    port = url.split("/", 1)[0].rsplit(":", 1)[-1]
-    if not port.isdigit():
+    port = port_of(url)
+    if not port:
         return False
     sockets = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):

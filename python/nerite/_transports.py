@@ -73,6 +73,12 @@ def host_of(url: str) -> str:
     return authority.rsplit(":", 1)[0] if authority.count(":") == 1 else authority
 
 
+def port_of(url: str) -> str:
+    """The port in a client's url. Empty if it names none."""
+    port = url.split("/", 1)[0].rsplit(":", 1)[-1]
+    return port if port.isascii() and port.isdigit() else ""
+
+
 def is_this_host(url: str) -> bool:
     """Whether the server of the url can be on this host: the address is a Unix socket, the loopback, or an address of this host."""
     host = host_of(url)

@@ -58,11 +58,11 @@ def why_not(
 
 
 def directory_of(path: str) -> Optional[Directory]:
-    """The directory of the socket at ``path``. A link is not followed. None if the directory does not exist. None also for a path that
-    the program chose, because its directory is not checked."""
-    if os.fspath(path) != own_path():
-        return None
+    """The directory of the socket at ``path``, if it is the default one. A link is not followed. None if the directory does not exist. None also for
+    another directory, which the program chose: it is not checked."""
     directory = os.path.dirname(path)
+    if directory != own_directory():
+        return None
     try:
         found = os.lstat(directory)
     except OSError:
@@ -87,13 +87,19 @@ def named_uid() -> Optional[int]:
     return int(text)
 
 
-def own_path() -> str:
-    """The path of the session socket of this user's server."""
+def own_directory() -> str:
+    """The directory in which this user's servers make their session sockets."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    directory = f"{runtime}/nerite" if runtime else f"/tmp/nerite-{os.geteuid()}"
-    return f"{directory}/session.sock"
+    return f"{runtime}/nerite" if runtime else f"/tmp/nerite-{os.geteuid()}"
 
 
 def default_path() -> str:
-    """The path in ``NERITE_SESSION_SOCKET``, or else :func:`own_path`."""
-    return os.environ.get("NERITE_SESSION_SOCKET") or own_path()
+    """The path in ``NERITE_SESSION_SOCKET``, or else that of the first server of this user."""
+    return os.environ.get("NERITE_SESSION_SOCKET") or f"{own_directory()}/session.sock"
+
+
+def paths_of(port: str) -> list[str]:
+    """Where the session socket of the server with this HTTP port can be, the most specific place first. An empty port means no port."""
+    if not port or os.environ.get("NERITE_SESSION_SOCKET"):
+        return [default_path()]
+    return [f"{own_directory()}/session-{port}.sock", default_path()]

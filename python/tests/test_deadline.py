@@ -34,15 +34,16 @@ def test_waiting_for_a_connection_counts(made_server, monkeypatch):  # noqa: F81
     monkeypatch.setattr(_client, "CONNECTIONS_MAX", 2)
     server = made_server(Holds)
     with nerite.connect(f"unix:{server.path}") as made:
-        waiting = [made.model("slow").submit([1]) for _ in range(2)]
+        slow, quick = made.model("slow"), made.model("quick")
+        waiting = [slow.submit([1]) for _ in range(2)]
         server.wait(lambda: server.received.count(b"slow") == 2)
         with late():
-            made.model("quick")([1], timeout=SHORT_S)
+            quick([1], timeout=SHORT_S)
         with late():
-            made.model("quick").batch([[1], [2]], timeout=SHORT_S)
+            quick.batch([[1], [2]], timeout=SHORT_S)
         server.go_on.set()
         assert [one.result(30).OUT.tolist() for one in waiting] == [[7]] * 2
-        assert made.model("quick")([1], timeout=30).OUT.tolist() == [7]
+        assert quick([1], timeout=30).OUT.tolist() == [7]
 
 
 class Deaf(Counts):
@@ -58,11 +59,12 @@ class Deaf(Counts):
 def test_connecting_counts(made_server):  # noqa: F811
     server = made_server(Deaf)
     with nerite.connect(f"unix:{server.path}") as made:
-        made.model("counts")([1])
+        counts = made.model("counts")
+        counts([1])
         used = made._free.pop()
         server.is_deaf = True
         with late():
-            made.model("counts")([1], timeout=SHORT_S)
+            counts([1], timeout=SHORT_S)
         server.is_deaf = False
         made._free.append(used)
 
@@ -125,13 +127,11 @@ def test_an_infinite_timeout_is_none(launcher, way, timeout):
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_server_that_never_speaks_is_given_up(protocol):
+def test_a_server_that_never_speaks_is_given_up(protocol, monkeypatch):
+    monkeypatch.setattr(_client, "ANSWER_S", SHORT_S)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"{protocol}://127.0.0.1:{silent.getsockname()[1]}"
-        made = nerite.Client.__new__(nerite.Client)
-        # As `connect` does, without asking who is there.
-        made._choose = lambda: None
-        made.__init__(url, "/nonexistent/session.sock", None, None, False, {"buffers": "inline"})
+        made = nerite.connect(url, buffers="inline")
         model = made.model("counts")
         with late():
             model([1], timeout=SHORT_S)

@@ -140,9 +140,9 @@ def silent():
 def test_the_same_holds_over_http(monkeypatch, tmp_path):
     monkeypatch.setenv("NERITE_SESSION_SOCKET", str(tmp_path / "none"))
     with silent() as url, nerite.connect(url) as made:
-        started = time.monotonic()
+        model, started = made.model("silent"), time.monotonic()
         with pytest.raises(TimeoutError, match="no answer within 0.5 s"):
-            made.model("silent")([1.0], timeout=0.5)
+            model([1.0], timeout=0.5)
         assert time.monotonic() - started < _transports.REGISTER_S
         monkeypatch.setattr(nerite.http._client, "REGISTER_S", 0.3)
         assert list(made.model("silent")([1.0], timeout=LONG_S)) == []

@@ -47,7 +47,7 @@ def test_tensors_go_in_the_messages_without_the_scope_regions(server, protocol):
     url = f"{protocol}://{server.http if protocol == 'http' else server.grpc}"
     options = {"session_socket": server.session_socket}
     assert transport_of(url, token="secret of ci", **options) == "inline"
-    assert transport_of(url, token="secret of all", **options) == "session"
+    assert transport_of(url, token="secret of all", **options) == "lease"
 
 
 def test_without_an_address_the_usual_one_over_http_is_tried(server, monkeypatch):

@@ -26,7 +26,7 @@ def server(tmp_path):
 
 @pytest.fixture
 def buffers(server):
-    made = Buffers(["lease"], {"lease": lambda: LeaseTransport(server.path, "", is_certain=True)})
+    made = Buffers(["lease"], {"lease": lambda: LeaseTransport("", server.path)})
     yield made
     made.close()
 
@@ -94,7 +94,7 @@ def test_closing_ends_the_session_when_the_last_array_is_gone(server, buffers):
 
 @pytest.mark.filterwarnings("error")
 def test_the_end_of_a_session_causes_no_warning(server):
-    buffers = Buffers(["lease"], {"lease": lambda: LeaseTransport(server.path, "", is_certain=True)})
+    buffers = Buffers(["lease"], {"lease": lambda: LeaseTransport("", server.path)})
     array = view(buffers.lend_shared(1000), [1000], "UINT8")
     buffers.close()
     del array
@@ -217,9 +217,10 @@ def test_no_socket_is_a_final_refusal(tmp_path):
     assert caught.value.final
 
 
-def test_a_socket_found_by_default_must_be_that_of_the_urls_server(server):
+def test_a_socket_found_by_default_must_be_that_of_the_urls_server(server, monkeypatch):
+    monkeypatch.setenv("NERITE_SESSION_SOCKET", server.path)
     with pytest.raises(Refused, match="not seen to be that of"):
-        LeaseTransport(server.path, "localhost:1", is_certain=False)
+        LeaseTransport("localhost:1", None)
 
 
 @pytest.mark.filterwarnings("error")

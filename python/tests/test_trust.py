@@ -84,7 +84,7 @@ def test_the_socket_of_another_user_gets_no_byte(stranger):
 
 def test_other_ways_are_taken_with_a_warning(stranger):
     process, path = stranger
-    buffers = Buffers(["lease", "inline"], {"lease": lambda: LeaseTransport(path, "localhost:1", is_certain=True)})
+    buffers = Buffers(["lease", "inline"], {"lease": lambda: LeaseTransport("localhost:1", path)})
     with pytest.warns(RuntimeWarning, match="is not used: the server there is user 65534"):
         assert buffers.way() == "inline"
     with warnings.catch_warnings():
