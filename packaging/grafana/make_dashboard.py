@@ -66,7 +66,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("Requests that wait", "In the queues of models", "short", (("{{model}}", "sum by (model) (nv_inference_pending_request_count{of})"),)),
         Panel(
             "Mean batch", "Elements of a batch in one run of a model", "short",
-            (("{{model}}", "sum by (model) (rate(nv_inference_count{of}[{rate}])) / sum by (model) (rate(nv_inference_exec_count{of}[{rate}]))"),),
+            (("{{model}}", "sum by (model) (rate(nerite_model_run_rows_total{of}[{rate}])) / sum by (model) (rate(nv_inference_exec_count{of}[{rate}]))"),),
         ),
         Panel(
             "Where the time of a request goes", "Mean of all models", "µs",

@@ -10,6 +10,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 from clients import CODES, Given, Refused, RequestedOutput, differs, fp32, http_call, refuses
 from python_setup import do, said
+from test_statistics import metrics
 from tritonclient.utils import InferenceServerException
 
 WRONG = "Failed to process the request(s) for model 'py_actions_0', message: "
@@ -90,6 +91,20 @@ def test_the_lines_that_raised_are_named(python_client):
     lines = caught.value.text.split(AT)[1].split("\n  ")
     assert lines[0].endswith("py_actions/1/model.py(43): divide")
     assert lines[1].rstrip("\n").endswith("py_actions/1/model.py(28): execute")
+
+
+@differs("2.51 has no such counter", run=False)
+def test_the_rows_of_failed_runs_count_as_their_runs_do(python_client, python_server):
+    def counted() -> list[float]:
+        names = ("nerite_model_run_rows_total", "nv_inference_exec_count", "nv_inference_count")
+        found = metrics(python_server)
+        return [found[f'{name}{{model="py_actions",version="1"}}'] for name in names]
+
+    before = counted()
+    well(python_client)
+    with pytest.raises(Refused):
+        do(python_client, "py_actions", "raise_")
+    assert [after - first for after, first in zip(counted(), before)] == [2, 2, 1]
 
 
 @differs("2.51 lets the client wait for ever", run=False)

@@ -7,7 +7,7 @@ const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
 const FIELDS = {
   nv_inference_request_success: "success",
   nv_inference_request_failure: "failure",
-  nv_inference_count: "rows",
+  nerite_model_run_rows_total: "rows",
   nv_inference_exec_count: "runs",
   nv_inference_request_duration_us: "requestUs",
   nv_inference_queue_duration_us: "queueUs",

@@ -203,6 +203,13 @@ pub struct BucketReport {
     pub sum_ms: f64,
 }
 
+impl StatisticsReport {
+    /// Rows of all runs, of failed ones as well. Divided by `execution_count` they are the mean rows of a run.
+    pub fn run_rows(&self) -> u64 {
+        self.batches.iter().map(|batch| batch.batch_size.saturating_mul(batch.compute_infer.count)).sum()
+    }
+}
+
 /// The statistics of one batch size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchReport {

@@ -307,6 +307,12 @@ fn write_models(page: &mut Page, report: &MetricsReport) {
         "How often a process of the model was started anew after one had ended",
         report.models.iter().map(|m| (m.labels(None), Value::Whole(m.restarts))),
     );
+    page.family(
+        "nerite_model_run_rows_total",
+        "counter",
+        "Rows of the model's runs, of failed ones as well",
+        report.models.iter().map(|m| (m.labels(None), Value::Whole(m.statistics.run_rows()))),
+    );
 }
 
 fn write_own(page: &mut Page, report: &MetricsReport) {
@@ -430,6 +436,8 @@ impl ModelMetrics {
 
 #[cfg(test)]
 mod tests {
+    use nerite_request::report::{BatchReport, Duration};
+
     use super::*;
 
     fn model(name: &str) -> ModelMetrics {
@@ -449,6 +457,12 @@ mod tests {
         busy.statistics.failures = [1, 2, 3, 4];
         busy.statistics.load_ns = 1_500_000_000;
         (busy.is_ready, busy.restarts) = (true, 4);
+        let batch = |batch_size, count| BatchReport {
+            batch_size,
+            compute_infer: Duration { count, ns: 7 },
+            ..BatchReport::default()
+        };
+        busy.statistics.batches = vec![batch(1, 3), batch(4, 2)];
         MetricsReport {
             models: vec![busy, model("b")],
             counter_latencies: true,
@@ -478,6 +492,8 @@ mod tests {
         check(&report(), "nerite_model_ready{model=\"b\",version=\"1\"} 0", true);
         check(&report(), "nerite_model_restarts_total{model=\"a\",version=\"1\"} 4", true);
         check(&report(), "nerite_model_restarts_total{model=\"b\",version=\"1\"} 0", true);
+        check(&report(), "nerite_model_run_rows_total{model=\"a\",version=\"1\"} 11", true);
+        check(&report(), "nerite_model_run_rows_total{model=\"b\",version=\"1\"} 0", true);
     }
 
     #[test]

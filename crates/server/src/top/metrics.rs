@@ -9,7 +9,7 @@ pub(super) struct ModelNumbers {
     pub(super) success: f64,
     /// Requests that failed.
     pub(super) failure: f64,
-    /// Rows of successful requests.
+    /// Rows of the runs, of failed ones as well.
     pub(super) rows: f64,
     /// Runs of the model.
     pub(super) runs: f64,
@@ -77,7 +77,7 @@ impl Numbers {
         let place = match sample.name {
             "nv_inference_request_success" => &mut model.success,
             "nv_inference_request_failure" => &mut model.failure,
-            "nv_inference_count" => &mut model.rows,
+            "nerite_model_run_rows_total" => &mut model.rows,
             "nv_inference_exec_count" => &mut model.runs,
             "nv_inference_request_duration_us" => &mut model.request_us,
             "nv_inference_queue_duration_us" => &mut model.queue_us,
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn models_of_two_repositories_stay_apart() {
         let numbers = Numbers::read(
-            "nv_inference_count{model=\"m\",namespace=\"/a\",version=\"1\"} 5\nnv_inference_count{model=\"m\",namespace=\"/b\",version=\"1\"} 7\n",
+            "nerite_model_run_rows_total{model=\"m\",namespace=\"/a\",version=\"1\"} 5\nnerite_model_run_rows_total{model=\"m\",namespace=\"/b\",version=\"1\"} 7\n",
         );
         let rows: Vec<_> = numbers.models.iter().map(|(identifier, model)| (identifier.as_str(), model.rows)).collect();
         assert_eq!(rows, [("/a::m", 5.0), ("/b::m", 7.0)]);
@@ -166,7 +166,8 @@ mod tests {
 
     #[test]
     fn a_name_may_hold_what_labels_escape() {
-        let numbers = Numbers::read("nv_inference_count{_t=\"}, {\",model=\"x\\\"\\\\ y=\\\"z\",version=\"1\"} 5");
+        let numbers =
+            Numbers::read("nerite_model_run_rows_total{_t=\"}, {\",model=\"x\\\"\\\\ y=\\\"z\",version=\"1\"} 5");
         assert_eq!(numbers.models.keys().collect::<Vec<_>>(), ["x\"\\ y=\"z"]);
     }
 }

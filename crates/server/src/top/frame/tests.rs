@@ -11,7 +11,7 @@ fn sample(at: Instant, success: u32, request_us: u32, page: Option<Page>) -> Sam
     let text = format!(
         "nv_inference_request_success{{model=\"busy\",version=\"1\"}} {success}\n\
          nv_inference_request_duration_us{{model=\"busy\",version=\"1\"}} {request_us}\n\
-         nv_inference_count{{model=\"busy\",version=\"1\"}} {}\nnv_inference_exec_count{{model=\"busy\",version=\"1\"}} {success}\n\
+         nerite_model_run_rows_total{{model=\"busy\",version=\"1\"}} {}\nnv_inference_exec_count{{model=\"busy\",version=\"1\"}} {success}\n\
          nerite_model_ready{{model=\"busy\",version=\"1\"}} 1\nnerite_model_ready{{model=\"idle\",version=\"1\"}} 0\n\
          nerite_copied_bytes_total{{reason=\"unaligned\"}} {}\nnerite_sessions 1\n",
         2 * success,
