@@ -1,5 +1,8 @@
 """Does the server say that it lives, and refuse paths and methods it does not have?"""
 
+import contextlib
+import http.client
+
 import grpc
 import pytest
 from clients import TIMEOUT_S, http_call, pb
@@ -112,6 +115,16 @@ def test_an_unknown_path_is_not_found(server, path):
 def test_a_wrong_method_is_not_allowed(server, method, path):
     answer = http_call(server.http, method, path)
     assert (answer.status, answer.error) == (405, "Method Not Allowed")
+
+
+@pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready", "/v2/models/identity_fp32/ready", "/v2/models/nobody/ready"])
+def test_head_on_health_is_get_without_a_body(server, path):
+    with contextlib.closing(http.client.HTTPConnection(server.http, timeout=TIMEOUT_S)) as connection:
+        for _ in range(2):
+            connection.request("HEAD", path)
+            answer = connection.getresponse()
+            # The connection goes on: nothing followed the head of the answer.
+            assert (answer.status, answer.read()) == (405 if server.oracle else http_call(server.http, "GET", path).status, b"")
 
 
 def test_query_strings_are_ignored(server):

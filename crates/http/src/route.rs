@@ -151,7 +151,11 @@ impl<'p> Route<'p> {
         let is_get = method == Method::GET;
         let is_post = method == Method::POST;
         match self {
-            Route::Live | Route::Ready | Route::Server | Route::AllStatistics => is_get,
+            // Load balancers and monitors ask for health by HEAD. Triton refuses that.
+            Route::Live | Route::Ready | Route::Model { call: ModelCall::Ready, .. } => {
+                is_get || method == Method::HEAD
+            }
+            Route::Server | Route::AllStatistics => is_get,
             Route::Model { call, .. } => match call {
                 ModelCall::Metadata | ModelCall::Ready | ModelCall::Config | ModelCall::Statistics => is_get,
                 ModelCall::Infer | ModelCall::Generate { .. } => is_post,
@@ -308,6 +312,10 @@ mod tests {
         let route = |path| Route::of(path).expect("a known path");
         assert!(route("/v2/models/m/infer").takes(&Method::POST) && !route("/v2/models/m/infer").takes(&Method::GET));
         assert!(route("/v2").takes(&Method::GET) && !route("/v2").takes(&Method::HEAD));
+        for health in ["/v2/health/live", "/v2/health/ready", "/v2/models/m/ready", "/v2/models/m/versions/1/ready"] {
+            assert!(route(health).takes(&Method::GET) && route(health).takes(&Method::HEAD), "{health}");
+            assert!(!route(health).takes(&Method::POST), "{health}");
+        }
         assert!(route("/v2/logging").takes(&Method::GET) && route("/v2/logging").takes(&Method::POST));
         assert!(!route("/v2/logging").takes(&Method::DELETE));
         assert!(route("/v2/cudasharedmemory/status").takes(&Method::GET));
