@@ -238,6 +238,20 @@ def test_a_model_that_fails_is_counted_where_one_looks_first(page, shown):
             client.unload(name)
 
 
+def test_a_model_that_cannot_be_read_is_counted(page, shown):
+    ready, wanted, failed = ready_models(page)
+    folder = shown.repository / "unreadable"
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text("input { data_type: TYPE_FLOAT32 }")
+    try:
+        with open_client("http", shown) as client, pytest.raises(Exception, match="TYPE_FLOAT32"):
+            client.load("unreadable")
+        page.until(lambda: ready_models(page) == (ready, wanted + 1, failed + 1), "one cannot be read")
+    finally:
+        shutil.rmtree(folder)
+    page.until(lambda: ready_models(page) == (ready, wanted, failed), "it is gone")
+
+
 @pytest.mark.parametrize("view", ["#/", "#/models", "#/models/digits", "#/models/simple", "#/memory"])
 def test_a_phone_shows_everything_without_scrolling_sideways(page, view):
     page.resize(360, 740)
