@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nerite_config::{
-    ConfigError, Entry, ModelConfig, VersionPolicy, check_agents, check_directory_name, deduce_backend, from_json, no_model_file,
-    normalise, parse_text, validate, validate_tensors,
+    ConfigError, Entry, ModelConfig, VersionPolicy, check_agents, check_directory_name, deduce_backend, from_json,
+    no_model_file, normalise, parse_text, validate, validate_tensors,
 };
 use nerite_request::setting::LoadOptions;
 
