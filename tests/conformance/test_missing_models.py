@@ -63,8 +63,8 @@ def test_a_model_that_failed_makes_the_server_unready_until_it_is_unloaded(expli
         client.load("bad")
     assert readiness(server).startswith("model 'bad' version 1 is not up: ")
     assert 'nerite_model_ready{model="bad",version="1"} 0' in http_call(server.metrics, "GET", "/metrics").body.decode()
-    asked = subprocess.run([servers.nerite_binary(), "ready", f"http://{server.http}"], capture_output=True, text=True, timeout=60)
-    assert asked.returncode == 1 and "is not ready: model 'bad' version 1 is not up: " in asked.stderr, asked
+    probe = subprocess.run([servers.nerite_binary(), "ready", f"http://{server.http}"], capture_output=True, text=True, timeout=60)
+    assert probe.returncode == 1 and "is not ready: model 'bad' version 1 is not up: " in probe.stderr, probe
     shutil.rmtree(repository / "bad")
     client.unload("bad")
     assert readiness(server) == ""

@@ -10,6 +10,7 @@ mod custom;
 mod demand;
 mod gpus;
 mod latencies;
+mod missing;
 mod page;
 
 use std::fmt::Write;
@@ -22,6 +23,7 @@ pub use self::cache::CacheMetrics;
 
 pub use demand::DemandMetrics;
 pub use gpus::GpuMetrics;
+pub use missing::MissingVersion;
 
 /// Everything that `/metrics` shows.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -120,17 +122,6 @@ pub struct SessionSocketMetrics {
     pub is_up: bool,
     /// How often it was opened after the start, because its file was removed or could not be created before.
     pub reopened: u64,
-}
-
-/// A model version that should be loaded and is not.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MissingVersion {
-    /// The model's name.
-    pub name: String,
-    /// Its repository, with `--model-namespacing`; otherwise empty.
-    pub namespace: String,
-    /// The version. `None` if the model has no version.
-    pub version: Option<i64>,
 }
 
 /// One model version.
@@ -380,19 +371,6 @@ fn write_own(page: &mut Page, report: &MetricsReport) {
     }
     clients::write_connections(page, &report.connections);
     clients::write_budget(page, &report.budget);
-}
-
-impl MissingVersion {
-    /// As [`ModelMetrics::labels`].
-    fn labels(&self) -> String {
-        let mut out = format!("{{model=\"{}\",", escaped(&self.name));
-        if !self.namespace.is_empty() {
-            let _ = write!(out, "namespace=\"{}\",", escaped(&self.namespace));
-        }
-        let version = self.version.map_or_else(String::new, |version| version.to_string());
-        let _ = write!(out, "version=\"{version}\"}}");
-        out
-    }
 }
 
 impl ModelMetrics {
