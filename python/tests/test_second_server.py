@@ -4,6 +4,7 @@ import os
 import pathlib
 import shutil
 import stat
+import tempfile
 
 import pytest
 import servers
@@ -36,11 +37,12 @@ class Started:
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-    """The default place of session sockets."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+def place(monkeypatch):
+    """The default place of session sockets. Its path is short, because a socket's may have 107 bytes."""
     monkeypatch.delenv("NERITE_SESSION_SOCKET", raising=False)
-    return tmp_path / "nerite"
+    with tempfile.TemporaryDirectory(prefix="n") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        yield pathlib.Path(folder) / "nerite"
 
 
 @pytest.fixture

@@ -118,6 +118,15 @@ def test_a_configuration_with_a_fault_is_told_to_whoever_asks_for_the_model(expl
     assert index(server)["typo"]["state"] == "READY" and "reason" not in index(server)["typo"]
 
 
+def test_names_of_models_that_are_in_no_repository_leave_nothing(explicit):
+    _, client = explicit
+    with refuses("INTERNAL", "failed to load 'nobody'"):
+        client.load("nobody")
+    with refuses("NOT_FOUND", "Request for unknown model: 'nobody' is not found") as caught:
+        client.infer("nobody", [fp32("INPUT0", [1])])
+    assert caught.value.text.endswith("is not found")
+
+
 def test_a_reload_that_failed_is_told_while_the_old_version_serves(explicit, repository):
     server, client = explicit
     client.load("good")

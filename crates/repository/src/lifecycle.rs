@@ -140,7 +140,7 @@ pub struct Missing {
     pub model: Arc<str>,
     /// The version. `None` if the model has no version.
     pub version: Option<i64>,
-    /// Why it is not up.
+    /// Why it is not up, in one line.
     pub reason: String,
 }
 

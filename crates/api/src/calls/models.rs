@@ -58,7 +58,7 @@ impl Api {
             let others = missing.len() - 1;
             let others =
                 if others == 0 { String::new() } else { format!(" (and {others} more versions of models are not)") };
-            return Err(self.not_ready(model, &format!("{version} is not up{others}: {}", phrase::one_line(reason))));
+            return Err(self.not_ready(model, &format!("{version} is not up{others}: {reason}")));
         }
         // This holds in control mode `demand` too: loaded models must be ready.
         for answer in check_all(&self.inner.engine.all()) {

@@ -64,7 +64,11 @@ impl Lifecycle {
     /// unloaded on purpose is not missing.
     pub fn missing(&self) -> impl Iterator<Item = Missing> + '_ {
         self.models.iter().flat_map(|(model, known)| {
-            let missing = |version, reason: &str| Missing { model: model.clone(), version, reason: reason.to_owned() };
+            let missing = |version, reason: &str| Missing {
+                model: model.clone(),
+                version,
+                reason: phrase::one_line(reason).to_owned(),
+            };
             let without_version =
                 known.versions.is_empty().then(|| missing(None, self.failure(model).unwrap_or_default()));
             let versions = known.versions.iter().filter_map(move |(&version, record)| match &record.state {
