@@ -1,7 +1,7 @@
 //! Which backend runs a model whose configuration does not name one?
 
 use crate::error::refuse;
-use crate::{ConfigError, ModelConfig};
+use crate::{ConfigError, ModelConfig, listed};
 
 /// A file or directory in the first version directory of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,15 +94,13 @@ pub fn no_model_file(directory: &str, entries: &[Entry]) -> String {
     let names: Vec<&str> = KNOWN.iter().map(|known| known.filename).filter(|name| !name.is_empty()).collect();
     let mut found: Vec<&str> = entries.iter().map(|entry| &*entry.name).collect();
     found.sort_unstable();
-    let more = if found.len() > FILES_NAMED_MAX { " and more" } else { "" };
     let mut alike = entries.iter().filter_map(|entry| Some((entry, meant_name(entry)?)));
     let cure = match (alike.next(), alike.next()) {
         (Some((entry, name)), None) => format!("rename {} to {name}", entry.name),
         _ => "give the model's file one of these names, or name backend and default_model_filename in config.pbtxt"
             .to_owned(),
     };
-    found.truncate(FILES_NAMED_MAX);
-    let found = if found.is_empty() { "nothing".to_owned() } else { found.join(", ") + more };
+    let found = if found.is_empty() { "nothing".to_owned() } else { listed(&found, FILES_NAMED_MAX) };
     format!("directory '{directory}' has {found}, and was searched for {}; {cure}", names.join(", "))
 }
 

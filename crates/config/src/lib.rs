@@ -30,6 +30,7 @@ mod host;
 mod json;
 mod latency;
 mod limits;
+mod listed;
 mod normalise;
 mod onnx;
 mod padding;
@@ -57,6 +58,7 @@ pub use error::{ConfigError, TextFault};
 pub use host::{Gpu, HostFacts, MIN_COMPUTE_CAPABILITY};
 pub use json::{from_json, to_json};
 pub use limits::{ENSEMBLE_STEPS_MAX, INSTANCES_MAX};
+pub use listed::listed;
 pub use normalise::{normalise, normalise_groups};
 pub use onnx::{
     Completion, GraphSignature, Note, TensorSignature, check_input_allowed, check_onnx, check_output_allowed,

@@ -2,6 +2,7 @@
 //!
 //! They are exactly Triton's. The tests of each caller check them.
 
+use nerite_config::listed;
 use nerite_request::Status;
 
 use crate::limits::{FAILURE_BYTES_MAX, VERSIONS_NAMED_MAX};
@@ -135,12 +136,9 @@ pub fn unknown_model(model: &str) -> Status {
 
 /// A version that the model does not have. `ready` are the versions that take requests.
 pub fn unknown_version(model: &str, version: i64, ready: &[i64]) -> Status {
-    let listed: Vec<String> = ready.iter().take(VERSIONS_NAMED_MAX).map(i64::to_string).collect();
-    let ready = match (listed.is_empty(), ready.len() > VERSIONS_NAMED_MAX) {
-        (true, _) => String::new(),
-        (false, has_more) => {
-            format!("; versions that take requests: {}{}", listed.join(", "), if has_more { " and more" } else { "" })
-        }
+    let ready = match listed(ready, VERSIONS_NAMED_MAX) {
+        none if none.is_empty() => none,
+        listed => format!("; versions that take requests: {listed}"),
     };
     Status::not_found(format!("Request for unknown model: '{model}' version {version} is not found{ready}"))
 }

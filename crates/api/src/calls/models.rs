@@ -87,13 +87,13 @@ impl Api {
         version::parse(version)?;
         match self.served(model, version) {
             Ok(served) => {
-                let answers = check_all(&[served]);
-                for answer in answers {
-                    if answer.await.is_err() {
-                        return Ok(false);
-                    }
+                // The answer does not keep the version loaded.
+                let answer = served.check_readiness();
+                drop(served);
+                match answer {
+                    Some(answer) => Ok(answer.await.is_ok()),
+                    None => Ok(true),
                 }
-                Ok(true)
             }
             // A model that a request would load counts as ready. Otherwise a client that waits for readiness before its first request would wait for
             // ever.

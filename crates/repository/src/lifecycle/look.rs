@@ -113,14 +113,14 @@ impl Lifecycle {
                 continue;
             };
             for (&version, record) in versions {
-                match (&record.state, failure) {
-                    (State::Ready, Some(reason)) => {
-                        index.push(entry(Some(version), ("READY", &phrase::last_load_failed(reason))));
-                    }
-                    (state, _) if !ready_only || *state == State::Ready => {
-                        index.push(entry(Some(version), state.words()));
-                    }
-                    _ => {}
+                let is_ready = record.state == State::Ready;
+                if ready_only && !is_ready {
+                    continue;
+                }
+                let (state, reason) = record.state.words();
+                match failure.filter(|_| is_ready) {
+                    Some(failure) => index.push(entry(Some(version), (state, &phrase::last_load_failed(failure)))),
+                    None => index.push(entry(Some(version), (state, reason))),
                 }
             }
         }

@@ -7,6 +7,7 @@ use nerite_backend::identity::Identity;
 use nerite_budget::Budgets;
 use nerite_cabi::{CompiledBackend, LateReports};
 use nerite_cache::ResponseCache;
+use nerite_config::listed;
 use nerite_engine::{ClientInstances, Engine, FileChanges, Loader, RateLimits, Runtimes, Services};
 use nerite_ensemble::Ensemble;
 use nerite_isolated::Isolated;
@@ -68,11 +69,9 @@ pub fn start(
         Ok(failed) if failed.is_empty() => {}
         // As in Triton, the table shows which models failed before the server ends.
         Ok(failed) if settings.exit_on_error => {
-            let named: Vec<&str> = failed.iter().take(FAILED_NAMED_MAX).map(String::as_str).collect();
-            let more = if failed.len() > FAILED_NAMED_MAX { " and more" } else { "" };
             log::error!(
-                "not loaded: {}{more}; the reasons are above, and with --exit-on-error=false the server starts without them",
-                named.join(", ")
+                "not loaded: {}; the reasons are above, and with --exit-on-error=false the server starts without them",
+                listed(&failed, FAILED_NAMED_MAX)
             );
             return Ok((engine, Err(creating(&Status::internal("failed to load all models")))));
         }

@@ -94,6 +94,10 @@ pub(super) fn unknown(settings: &[(String, String, String)]) -> Vec<String> {
 
 /// Log lines about settings of backends that are not installed.
 pub fn absent(settings: &Settings) -> Vec<String> {
+    // The directories of backends are read only if a setting names a backend.
+    if settings.backend_config.iter().all(|(backend, ..)| backend.is_empty()) {
+        return Vec::new();
+    }
     without(&settings.backend_config, &installed(settings))
 }
 
