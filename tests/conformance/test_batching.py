@@ -266,7 +266,7 @@ def test_every_queue_is_bounded(launcher):
         pytest.skip("2.51 has no such bound")
     plain = batching("b_plain")
     alone = type(plain)(**(vars(plain) | {"name": "alone", "extra": "instance_group [ { count: 1 kind: KIND_CPU } ]\n"}))
-    with serving(launcher, "bounded", plain, alone, flags=["--queue-requests-max=2"]) as server:
+    with serving(launcher, "bounded", plain, alone, flags=["--queue-requests-max=3"]) as server:
         with open_client("grpc", server) as client:
 
             @again_if_too_late
@@ -282,8 +282,8 @@ def test_every_queue_is_bounded(launcher):
                 for error in refused:
                     assert error.status == grpc.StatusCode.UNAVAILABLE
                     assert error.text == (
-                        f"[request id: r] Exceeds maximum queue size: 2 requests wait for model '{model}' version 1; "
-                        "raise --queue-requests-max, or add instances"
+                        f"[request id: r] Exceeds maximum queue size: 3 requests may wait for model '{model}' version 1, "
+                        "those of one client in three quarters of the places that others leave; raise --queue-requests-max, or add instances"
                     )
 
 

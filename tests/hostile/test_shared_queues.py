@@ -30,7 +30,7 @@ RUNS_MAX = 4
 # Sequences of a client with thousands of them. Others start late on a busy machine, so some more than its turn may run first.
 SEQUENCES = 3_000
 FIRST_MAX = 30
-# Asks `alone`.
+# It has `alone` as its step.
 ENSEMBLE = """\
 name: "ensemble"
 platform: "ensemble"
@@ -110,6 +110,10 @@ class Flood:
             come = self.changed.wait_for(lambda: self.answers >= answers and len(self.refusals) >= refusals, 60)
             assert come, (self.answers, self.refusals)
 
+    def is_over(self) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.answers + len(self.refusals) == len(self.ids), 60)
+
     def close(self) -> None:
         for client in self.clients:
             client.close()
@@ -170,16 +174,15 @@ def test_a_flood_that_fills_the_queue_keeps_nobody_out(launcher, repository, mod
     most = 20
     with launcher.running("shared_queues_full", f"--queue-requests-max={most}", repository=repository) as server:
         with contextlib.closing(Flood(server, model)) as flood:
-            # More than the rest finds no place, so the queue is full.
+            # More than the rest finds no place, so the flood has all places that it may have.
             flood.comes_to(1, FLOOD // 4)
             for _ in range(3):
                 request_as(server, model, NOBODY)
-            flood.comes_to(most)
-            with flood.changed:
-                assert flood.changed.wait_for(lambda: flood.answers + len(flood.refusals) == FLOOD, 60)
+            flood.is_over()
+            assert flood.answers >= 3 * most // 4
             for error in flood.refusals:
                 assert error.status() == str(grpc.StatusCode.UNAVAILABLE)
-                assert f"Exceeds maximum queue size: {most} requests wait for model '{model}'" in error.message()
+                assert f"Exceeds maximum queue size: {most} requests may wait for model '{model}'" in error.message()
 
 
 def sequence_as(server, model: str, uid: int) -> list[str]:
@@ -218,9 +221,8 @@ def test_a_backlog_that_is_full_keeps_nobody_out(launcher, repository, model):
         with contextlib.closing(Flood(server, model)) as flood:
             flood.comes_to(1, FLOOD // 4)
             sequence_as(server, model, NOBODY)
-            with flood.changed:
-                assert flood.changed.wait_for(lambda: flood.answers + len(flood.refusals) == FLOOD, 60)
-            assert flood.answers >= most - 1
+            flood.is_over()
+            assert flood.answers >= 3 * most // 4
             for error in flood.refusals:
                 assert error.status() == str(grpc.StatusCode.UNAVAILABLE)
-                assert f"Exceeds maximum queue size: {most} requests wait for model '{model}'" in error.message()
+                assert f"Exceeds maximum queue size: {most} requests may wait for model '{model}'" in error.message()

@@ -8,7 +8,7 @@ use nerite_config::proto::{ModelDynamicBatching, ModelQueuePolicy, ModelSequence
 use nerite_config::{ModelConfig, Padding};
 use nerite_schedule::{
     BatchPolicy, Batcher, Direct, DirectPolicy, Fifo, HoldBack, Oldest, OldestPolicy, PriorityLevels, QueuePolicy,
-    Scheduler, TimeoutAction,
+    Scheduler, TimeoutAction, limit_of_share,
 };
 
 use crate::arrival::{Arrivals, is_compared};
@@ -164,7 +164,7 @@ fn batch_policy(config: &ModelConfig, dynamic: &ModelDynamicBatching, limits: Qu
         delay_us: dynamic.max_queue_delay_microseconds,
         latency_bound_us: config.latency_bound_us().unwrap_or_default(),
         hold_back: limits.hold_back,
-        requests_max: Some(limits.requests_max.max(set_in_all)),
+        requests_max: Some(limits.requests_max.max(limit_of_share(set_in_all))),
         levels,
         by_shapes: joins && config.inputs().iter().any(is_compared),
         by_spans: joins,

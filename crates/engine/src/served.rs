@@ -552,7 +552,8 @@ fn rejecting(
             let mut text = format!("[request id: {id}] {}", rejection.sentence());
             if rejection == Rejection::Overloaded {
                 text += &format!(
-                    ": {requests_max} requests wait for model '{name}' version {version}; raise --queue-requests-max, or add instances"
+                    ": {requests_max} requests may wait for model '{name}' version {version}, those of one client in three quarters of the places that \
+                     others leave; raise --queue-requests-max, or add instances"
                 );
             }
             job.reject_unqueued(Status::unavailable(text));

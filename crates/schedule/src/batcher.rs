@@ -87,32 +87,19 @@ impl Batcher {
             return context.reject(ticket, Rejection::Stopping);
         }
         let level_max = self.policy.levels.policy(level).requests_max;
-        let is_full = |limit: Option<usize>, waiting: usize| limit.is_some_and(|limit| waiting >= limit);
-        let (rejection, leaves) = if is_full(level_max, self.queue.len_of(level)) {
-            (Rejection::Full, self.queue.gives_way_in(level, client.peer))
-        } else if is_full(self.policy.requests_max, self.queue.len()) {
-            (Rejection::Overloaded, self.queue.gives_way_to(client.peer))
-        } else {
-            return self.push(arrival, level_max.is_some(), context.now_us);
-        };
-        match leaves {
-            Some(leaves) => {
-                self.remove(leaves, rejection, context);
-                self.push(arrival, level_max.is_some(), context.now_us);
-            }
-            None => context.reject(ticket, rejection),
+        if level_max.is_some_and(|limit| !self.queue.has_place_in(level, client.peer, limit)) {
+            return context.reject(ticket, Rejection::Full);
         }
-    }
-
-    fn push(&mut self, arrival: Arrival, has_limit: bool, now_us: u64) {
-        let is_changed = self.queue.push(arrival, has_limit, now_us);
+        if self.policy.requests_max.is_some_and(|limit| !self.queue.has_place(client.peer, limit)) {
+            return context.reject(ticket, Rejection::Overloaded);
+        }
+        let is_changed = self.queue.push(arrival, context.now_us);
         self.changed(is_changed);
     }
 
-    /// Rejects a request, if it waits.
-    fn remove(&mut self, ticket: Ticket, rejection: Rejection, context: &mut Context<'_>) {
+    fn cancelled(&mut self, ticket: Ticket, context: &mut Context<'_>) {
         if let Some((_, is_changed)) = self.queue.remove(ticket) {
-            context.reject(ticket, rejection);
+            context.reject(ticket, Rejection::Cancelled);
             self.changed(is_changed);
         }
     }
@@ -237,7 +224,7 @@ impl Scheduler for Batcher {
             Event::Arrived(arrival) => self.arrived(arrival, context),
             Event::Granted(instance) => self.granted.push(instance),
             Event::Withdrawn(instance) => self.granted.withdraw(instance),
-            Event::Cancelled(ticket) => self.remove(ticket, Rejection::Cancelled, context),
+            Event::Cancelled(ticket) => self.cancelled(ticket, context),
             Event::Stop => (self.stopped, self.has_no_delay) = (true, true),
             Event::Done(instance) => self.tuned.iter_mut().for_each(|tuned| tuned.ended(instance, context.now_us)),
             Event::CutShort(_) | Event::Changed(..) | Event::Time => {}

@@ -15,7 +15,7 @@ pub struct Fifo {
     waiting: HashMap<Ticket, Waiting>,
     occupancy: Occupancy,
     granted: Granted,
-    /// The most waiting requests. `None` for no limit.
+    /// The most waiting requests, shared by [`Occupancy`]. `None` for no limit.
     requests_max: Option<usize>,
     stopped: bool,
 }
@@ -48,23 +48,19 @@ impl Fifo {
         if let Some(instance) = self.granted.take(prefers) {
             return context.run(Batch::of_one(instance, ticket));
         }
-        if self.requests_max.is_some_and(|limit| self.waiting.len() >= limit) {
-            let Some(leaves) = self.occupancy.gives_way_to(client.peer) else {
-                return context.reject(ticket, Rejection::Overloaded);
-            };
-            self.remove(leaves, Rejection::Overloaded, context);
+        if self.requests_max.is_some_and(|limit| !self.occupancy.has_place(client.peer, limit)) {
+            return context.reject(ticket, Rejection::Overloaded);
         }
         let (place, _) = self.order.push(client, ticket, ticket.0, TURN_ROWS, NO_PREFIX);
         self.waiting.insert(ticket, Waiting { place, prefers });
-        self.occupancy.add(client.peer, ticket);
+        self.occupancy.add(client.peer);
     }
 
-    /// Rejects a request, if it waits.
-    fn remove(&mut self, ticket: Ticket, rejection: Rejection, context: &mut Context<'_>) {
+    fn cancelled(&mut self, ticket: Ticket, context: &mut Context<'_>) {
         if let Some(Waiting { place, .. }) = self.waiting.remove(&ticket) {
             self.order.remove(place, NO_PREFIX);
-            self.occupancy.remove(place.peer(), ticket);
-            context.reject(ticket, rejection);
+            self.occupancy.remove(place.peer());
+            context.reject(ticket, Rejection::Cancelled);
         }
     }
 
@@ -73,7 +69,7 @@ impl Fifo {
             && let Some(ticket) = self.order.take_first()
         {
             let Some(Waiting { place, prefers }) = self.waiting.remove(&ticket) else { return };
-            self.occupancy.remove(place.peer(), ticket);
+            self.occupancy.remove(place.peer());
             let Some(instance) = self.granted.take(prefers) else { return };
             context.run(Batch::of_one(instance, ticket));
         }
@@ -90,7 +86,7 @@ impl Scheduler for Fifo {
                 self.start(context);
             }
             Event::Withdrawn(instance) => self.granted.withdraw(instance),
-            Event::Cancelled(ticket) => self.remove(ticket, Rejection::Cancelled, context),
+            Event::Cancelled(ticket) => self.cancelled(ticket, context),
             Event::Stop => self.stopped = true,
             Event::CutShort(_) | Event::Done(_) | Event::Changed(..) | Event::Time => {}
         }
@@ -254,7 +250,7 @@ mod tests {
             ],
         );
         check_of(
-            Fifo::bounded(3),
+            Fifo::bounded(4),
             1,
             &[
                 ("+1@7", "1@0"),
@@ -262,7 +258,7 @@ mod tests {
                 ("+3@7", "."),
                 ("+4@7", "."),
                 ("+5@7", "5!"),
-                ("+6@8", "4!"),
+                ("+6@8", "."),
                 ("+7@8", "7!"),
                 ("i0", "2@0"),
                 ("i0", "6@0"),

@@ -46,6 +46,7 @@ pub use event::{
 };
 pub use fifo::Fifo;
 pub use limiter::{Claim, ClaimError, Claimant, Limiter, Resource, ResourceLimits};
+pub use occupancy::limit_of_share;
 pub use sequence::{Direct, DirectPolicy, HoldBack, Oldest, OldestPolicy};
 
 /// What a scheduler gets beside the event, and the list for its decisions.

@@ -1,55 +1,57 @@
-//! Which request leaves a full queue when a peer with fewer requests there sends another one?
+//! May one more request of a peer wait in a queue with a limit?
 //!
-//! A peer that fills the queue must not shut out the others. So the newest request of the peer with the most waiting requests is rejected, if that
-//! peer has at least two more than the peer of the new request. With a difference of one, two peers would reject each other's requests without end.
+//! A peer may have three quarters of the places that the other peers leave, and one place as long as any is free (dynamic thresholds, A. Choudhury and
+//! E. Hahne, 1998). So a peer that comes later finds places, and a request that waits never has to leave for another one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::HashMap;
 
-use crate::event::Ticket;
+/// The least limit of a queue in which one peer may have `requests` if there are no others.
+pub fn limit_of_share(requests: usize) -> usize {
+    requests.div_ceil(3).saturating_mul(4)
+}
 
-/// The requests of a queue, by peer. Each operation takes time in the logarithm of their number.
+/// The number of waiting requests, by peer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Occupancy {
-    tickets: BTreeMap<u64, BTreeSet<Ticket>>,
-    /// The number of each peer's requests.
-    counts: BTreeSet<(usize, u64)>,
+    all: usize,
+    /// Peers without waiting requests have no entry.
+    by_peer: HashMap<u64, usize>,
 }
 
 impl Occupancy {
-    /// Adds a request of that peer.
-    pub fn add(&mut self, peer: u64, ticket: Ticket) {
-        let tickets = self.tickets.entry(peer).or_default();
-        let before = tickets.len();
-        tickets.insert(ticket);
-        self.recount(peer, before);
+    /// Requests of all peers.
+    pub fn all(&self) -> usize {
+        self.all
     }
 
-    /// Removes a request of that peer.
-    pub fn remove(&mut self, peer: u64, ticket: Ticket) {
-        let Some(tickets) = self.tickets.get_mut(&peer) else { return };
-        let before = tickets.len();
-        tickets.remove(&ticket);
-        self.recount(peer, before);
+    /// Requests of that peer.
+    pub fn of(&self, peer: u64) -> usize {
+        self.by_peer.get(&peer).copied().unwrap_or(0)
     }
 
-    fn recount(&mut self, peer: u64, before: usize) {
-        let count = self.tickets.get(&peer).map_or(0, BTreeSet::len);
-        self.counts.remove(&(before, peer));
-        if count > 0 {
-            self.counts.insert((count, peer));
-        } else {
-            self.tickets.remove(&peer);
+    /// Counts one more request of that peer.
+    pub fn add(&mut self, peer: u64) {
+        self.all += 1;
+        *self.by_peer.entry(peer).or_default() += 1;
+    }
+
+    /// Counts one request of that peer less.
+    pub fn remove(&mut self, peer: u64) {
+        let Some(own) = self.by_peer.get_mut(&peer) else { return };
+        *own -= 1;
+        self.all -= 1;
+        if *own == 0 {
+            self.by_peer.remove(&peer);
         }
     }
 
-    /// The request that is rejected in place of a new one of `peer`. `None`: the new one is rejected, because the peer has its share.
-    pub fn gives_way_to(&self, peer: u64) -> Option<Ticket> {
-        let own = self.tickets.get(&peer).map_or(0, BTreeSet::len);
-        let (most, whose) = self.counts.last()?;
-        if own + 1 >= *most {
-            return None;
-        }
-        self.tickets.get(whose)?.last().copied()
+    /// Whether one more request of that peer may wait, if at most `limit` requests of all peers may.
+    pub fn has_place(&self, peer: u64, limit: usize) -> bool {
+        let own = self.of(peer);
+        let places = limit.saturating_sub(self.all - own);
+        // Three quarters, rounded down without an overflow.
+        let share = places - places.div_ceil(4);
+        own < share.max(1).min(places)
     }
 }
 
@@ -57,35 +59,55 @@ impl Occupancy {
 mod tests {
     use super::*;
 
-    /// Each letter is a request of that peer in the queue, with its position as ticket.
+    /// Each letter is a request of that peer that comes to the queue. Checks which of them find a place.
     #[track_caller]
-    fn check(waiting: &str, newcomer: char, expect: Option<u64>) {
+    fn check(limit: usize, coming: &str, expect: &str) {
         let mut occupancy = Occupancy::default();
-        let all: Vec<_> = waiting.chars().zip(0..).map(|(peer, ticket)| (peer as u64, Ticket(ticket))).collect();
-        for (peer, ticket) in &all {
-            occupancy.add(*peer, *ticket);
+        let mut waiting = String::new();
+        for peer in coming.chars() {
+            if occupancy.has_place(u64::from(peer), limit) {
+                occupancy.add(u64::from(peer));
+                waiting.push(peer);
+            }
         }
-        assert_eq!(occupancy.gives_way_to(newcomer as u64), expect.map(Ticket), "{waiting} {newcomer}");
-        for (peer, ticket) in &all {
-            occupancy.remove(*peer, *ticket);
-        }
-        assert!(occupancy.tickets.is_empty() && occupancy.counts.is_empty(), "{waiting}");
+        assert_eq!(waiting, expect, "{limit} {coming}");
+        waiting.chars().for_each(|peer| occupancy.remove(u64::from(peer)));
+        assert!(occupancy.all() == 0 && occupancy.by_peer.is_empty(), "{limit} {coming}");
     }
 
     #[test]
-    fn the_newest_request_of_the_peer_with_the_most_gives_way() {
-        check("aaab", 'c', Some(2));
-        check("aaab", 'b', Some(2));
-        check("abab", 'c', Some(3));
-        check("aaab", 'a', None);
+    fn a_peer_has_three_quarters_of_what_others_leave_and_at_least_one() {
+        check(0, "a", "");
+        check(1, "aab", "a");
+        check(2, "aab", "ab");
+        check(4, "aaaabbc", "aaab");
+        check(8, "aaaaaaaabbbcc", "aaaaaabc");
+        check(12, "abababababababababab", "ababababab");
+        check(usize::MAX, "aab", "aab");
     }
 
     #[test]
-    fn peers_with_equal_shares_do_not_reject_each_other() {
-        check("", 'a', None);
-        check("a", 'b', None);
-        check("ab", 'c', None);
-        check("aab", 'b', None);
-        check("aabb", 'b', None);
+    fn a_limit_is_large_enough_for_its_share() {
+        for requests in [0, 1, 2, 3, 4, 99, 100, 101] {
+            let (limit, mut occupancy) = (limit_of_share(requests), Occupancy::default());
+            while occupancy.has_place(0, limit) {
+                occupancy.add(0);
+            }
+            assert!((requests..requests + 3).contains(&occupancy.all()), "{requests} of {limit}");
+        }
+    }
+
+    #[test]
+    fn peers_that_all_send_as_much_as_they_can_leave_places_for_others() {
+        let crowd = "abcdefgh".repeat(100);
+        let mut occupancy = Occupancy::default();
+        for peer in crowd.bytes().map(u64::from) {
+            if occupancy.has_place(peer, 100) {
+                occupancy.add(peer);
+            }
+        }
+        // Each has three times as much as is free.
+        assert_eq!((occupancy.all(), occupancy.of(u64::from(b'a'))), (96, 12));
+        assert!(occupancy.has_place(0, 100));
     }
 }

@@ -108,7 +108,7 @@ mod tests {
             let (rows, shapes) = one.split_once('.').unwrap_or((one, "0"));
             let (rows, shapes) = (rows.parse().expect("rows"), shapes.parse().expect("a key"));
             let number = number as u64;
-            queue.push(Arrival { shapes, ..Arrival::new(Ticket(number + 1), rows) }, false, number);
+            queue.push(Arrival { shapes, ..Arrival::new(Ticket(number + 1), rows) }, number);
         }
         let mut forming = Forming::default();
         while let Some(waiting) = queue.next()

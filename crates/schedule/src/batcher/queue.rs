@@ -33,11 +33,9 @@ pub(super) struct Queue {
     order: BTreeMap<Class, FairOrder>,
     waiting: HashMap<Ticket, Waiting>,
     deadlines: BTreeSet<(u64, Ticket)>,
-    /// The number of waiting requests of each level that has any.
-    levels: HashMap<u64, usize>,
     occupancy: Occupancy,
-    /// The requests of each level with a limit, by peer.
-    of_levels: HashMap<u64, Occupancy>,
+    /// The waiting requests of each level that has any.
+    levels: HashMap<u64, Occupancy>,
     delayed: u64,
     prefix: Prefix,
 }
@@ -68,32 +66,25 @@ impl Queue {
         self.waiting.len()
     }
 
-    /// Requests of that level that wait.
-    pub fn len_of(&self, level: u64) -> usize {
-        self.levels.get(&level).copied().unwrap_or(0)
+    /// Whether one more request of that peer may wait, if at most `limit` of all levels may.
+    pub fn has_place(&self, peer: u64, limit: usize) -> bool {
+        self.occupancy.has_place(peer, limit)
     }
 
-    /// The request that is rejected in place of a new one of `peer` when the queue is full.
-    pub fn gives_way_to(&self, peer: u64) -> Option<Ticket> {
-        self.occupancy.gives_way_to(peer)
+    /// Whether one more request of that peer may wait in this level, for which the model's author set the limit. The limit is the same for one peer as for
+    /// all, as in Triton. So that one peer keeps no other out, a peer without a request in a full level may have one there.
+    pub fn has_place_in(&self, level: u64, peer: u64, limit: usize) -> bool {
+        self.levels.get(&level).is_none_or(|of_level| of_level.all() < limit || of_level.of(peer) == 0)
     }
 
-    /// The same when a level with a limit is full.
-    pub fn gives_way_in(&self, level: u64, peer: u64) -> Option<Ticket> {
-        self.of_levels.get(&level)?.gives_way_to(peer)
-    }
-
-    /// Adds a request to its level. `has_limit`: the level has a limit of its own.
-    pub fn push(&mut self, arrival: Arrival, has_limit: bool, now_us: u64) -> PrefixChanged {
+    /// Adds a request to its level.
+    pub fn push(&mut self, arrival: Arrival, now_us: u64) -> PrefixChanged {
         let (ticket, peer, level) = (arrival.ticket, arrival.client.peer, arrival.priority);
         if let Some(deadline) = arrival.deadline {
             self.deadlines.insert((deadline.at_us, ticket));
         }
-        *self.levels.entry(level).or_default() += 1;
-        self.occupancy.add(peer, ticket);
-        if has_limit {
-            self.of_levels.entry(level).or_default().add(peer, ticket);
-        }
+        self.occupancy.add(peer);
+        self.levels.entry(level).or_default().add(peer);
         self.insert(arrival, Class { level, is_delayed: false }, ticket.0, now_us)
     }
 
@@ -147,15 +138,11 @@ impl Queue {
         if let Some(deadline) = deadline {
             self.deadlines.remove(&(deadline.at_us, ticket));
         }
-        self.occupancy.remove(waiting.place.peer(), ticket);
-        if let Some(of_level) = self.of_levels.get_mut(&level) {
-            of_level.remove(waiting.place.peer(), ticket);
-        }
-        if let Some(count) = self.levels.get_mut(&level) {
-            *count -= 1;
-            if *count == 0 {
+        self.occupancy.remove(waiting.place.peer());
+        if let Some(of_level) = self.levels.get_mut(&level) {
+            of_level.remove(waiting.place.peer());
+            if of_level.all() == 0 {
                 self.levels.remove(&level);
-                self.of_levels.remove(&level);
             }
         }
     }
@@ -235,11 +222,11 @@ mod tests {
     #[test]
     fn levels_come_first_and_delayed_requests_last_in_theirs() {
         let mut queue = Queue::default();
-        queue.push(arrival(1, 2, None), false, 0);
-        queue.push(arrival(2, 1, Some((10, TimeoutAction::Delay))), false, 0);
-        queue.push(arrival(3, 1, Some((20, TimeoutAction::Delay))), false, 0);
-        queue.push(arrival(4, 1, Some((5, TimeoutAction::Reject))), true, 0);
-        queue.push(arrival(5, 1, None), false, 0);
+        queue.push(arrival(1, 2, None), 0);
+        queue.push(arrival(2, 1, Some((10, TimeoutAction::Delay))), 0);
+        queue.push(arrival(3, 1, Some((20, TimeoutAction::Delay))), 0);
+        queue.push(arrival(4, 1, Some((5, TimeoutAction::Reject))), 0);
+        queue.push(arrival(5, 1, None), 0);
         assert_eq!(order(&mut queue), [2, 3, 4, 5, 1]);
         assert_eq!(queue.next_deadline_us(), Some(5));
         assert!(queue.expire(4).is_none());
@@ -249,9 +236,14 @@ mod tests {
         assert_eq!(order(&mut queue), [3, 5, 2, 1]);
         assert!(queue.expire(20).is_some());
         assert_eq!(order(&mut queue), [5, 2, 3, 1]);
-        queue.push(arrival(6, 1, None), false, 20);
+        queue.push(arrival(6, 1, None), 20);
         assert_eq!(order(&mut queue), [5, 6, 2, 3, 1]);
-        assert_eq!((queue.len_of(1), queue.len_of(2), queue.len()), (4, 1, 5));
+        assert_eq!(queue.len(), 5);
+        // Level 1 has four requests, and level 2 has one.
+        for (level, limit, expect) in [(1, 4, false), (1, 5, true), (2, 1, false), (2, 2, true), (3, 1, true)] {
+            assert_eq!(queue.has_place_in(level, 0, limit), expect, "{level} {limit}");
+            assert!(queue.has_place_in(level, 1, limit), "{level} {limit}, of another peer");
+        }
         assert_eq!(queue.next_deadline_us(), None);
     }
 
@@ -259,7 +251,7 @@ mod tests {
     fn a_removed_request_leaves_no_entry() {
         let mut queue = Queue::default();
         for ticket in 1..=4 {
-            queue.push(arrival(ticket, 0, Some((9, TimeoutAction::Reject))), true, 0);
+            queue.push(arrival(ticket, 0, Some((9, TimeoutAction::Reject))), 0);
         }
         assert!(queue.remove(Ticket(2)).is_some() && queue.remove(Ticket(2)).is_none());
         let taken: Vec<u64> = queue.take_first(2).iter().map(|waiting| waiting.arrival.ticket.0).collect();
@@ -269,7 +261,7 @@ mod tests {
             queue.order.is_empty()
                 && queue.deadlines.is_empty()
                 && queue.levels.is_empty()
-                && queue.of_levels.is_empty()
+                && queue.occupancy.all() == 0
         );
     }
 
@@ -284,10 +276,10 @@ mod tests {
             Arrival { priority, client, ..Arrival::new(Ticket(ticket as u64), 1) }
         };
         for (at, letter) in waiting.chars().enumerate() {
-            queue.push(arrival(letter, at), false, 0);
+            queue.push(arrival(letter, at), 0);
         }
         (0..looked_at).for_each(|_| queue.advance());
-        let changed = queue.push(arrival(newcomer, waiting.len()), false, 0);
+        let changed = queue.push(arrival(newcomer, waiting.len()), 0);
         assert_eq!(changed, expect, "{waiting}, {looked_at} looked at, {newcomer}");
         let tickets: Vec<_> = (0..looked_at as u64).collect();
         let kept = order(&mut queue).starts_with(&tickets);

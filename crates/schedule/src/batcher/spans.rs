@@ -53,7 +53,7 @@ mod tests {
             });
             let spans = spans.collect();
             let mut queue = Queue::default();
-            queue.push(Arrival { spans, ..Arrival::new(Ticket(number as u64), 1) }, false, 0);
+            queue.push(Arrival { spans, ..Arrival::new(Ticket(number as u64), 1) }, 0);
             queue.take_first(1).remove(0)
         };
         let mut batch: Vec<Waiting> = batch.iter().enumerate().map(waiting).collect();

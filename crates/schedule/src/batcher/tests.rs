@@ -77,13 +77,29 @@ fn the_first_level_runs_first_and_joins_the_forming_batch() {
 fn a_full_level_takes_no_more_and_others_do() {
     let own = QueuePolicy { requests_max: Some(1), ..QueuePolicy::default() };
     let levels = PriorityLevels { count: 2, policies: [(1, own)].into(), ..PriorityLevels::default() };
-    let mut table = Table::new(BatchPolicy { requests_max: Some(3), levels, ..policy(4) });
+    let mut table = Table::new(BatchPolicy { requests_max: Some(4), levels, ..policy(4) });
     table.arrives(0, |one| one.priority = 1, ".");
     table.arrives(0, |one| one.priority = 1, "2!");
     table.arrives(0, |one| one.priority = 2, ".");
     table.arrives(0, |one| one.priority = 2, ".");
     table.arrives(0, |one| one.priority = 2, "5!");
     table.grants(0, "1+3+4");
+}
+
+#[test]
+fn a_peer_that_fills_a_level_keeps_no_other_out() {
+    let own = QueuePolicy { requests_max: Some(2), ..QueuePolicy::default() };
+    let levels = PriorityLevels { default_policy: own, ..PriorityLevels::default() };
+    let mut table = Table::new(BatchPolicy { levels, ..policy(2) });
+    let of = |peer| move |one: &mut Arrival| one.client.peer = peer;
+    table.arrives(0, of(1), ".");
+    table.arrives(0, of(1), ".");
+    table.arrives(0, of(1), "3!");
+    table.arrives(0, of(2), ".");
+    table.arrives(0, of(2), "5!");
+    table.grants(0, "1+4");
+    // One of peer 1 still waits.
+    table.arrives(0, of(1), ".");
 }
 
 #[test]

@@ -7,10 +7,8 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
-use super::table::{Flags, SequenceNumber, SequenceTable};
-use crate::{
-    Arrival, Batch, Context, Event, InstanceChange, InstanceId, Rejection, Repeat, Scheduler, Slot, Ticket, Wants,
-};
+use super::table::{QueuePlace, SequenceNumber, SequenceTable};
+use crate::{Arrival, Batch, Context, Event, InstanceChange, InstanceId, Rejection, Repeat, Scheduler, Slot, Wants};
 
 /// The settings of a [`Direct`]. The default has no instance, and no wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -27,7 +25,7 @@ pub struct DirectPolicy {
     pub utilization_min: f32,
     /// Whether [`Arrival::shapes`](crate::Arrival::shapes) decides which requests may share a batch.
     pub by_shapes: bool,
-    /// The most waiting requests. Further requests of a sequence that has begun may wait up to twice this number. `None` for no limit.
+    /// The most waiting requests that start sequences. As many further requests of sequences may wait beside them. `None` for no limit.
     pub requests_max: Option<usize>,
     /// The numbers of waiting requests before the first start.
     pub hold_back: HoldBack,
@@ -63,7 +61,7 @@ struct Instance {
 impl Direct {
     /// A scheduler with that policy and no requests.
     pub fn new(policy: DirectPolicy) -> Direct {
-        let table = SequenceTable::new(policy.instances, policy.rows_max.max(1), policy.idle_us);
+        let table = SequenceTable::new(policy.instances, policy.rows_max.max(1), policy.idle_us, policy.requests_max);
         Direct { policy, table, instances: vec![Instance::default(); policy.instances], stopped: false }
     }
 
@@ -90,29 +88,10 @@ impl Direct {
 
     fn arrived(&mut self, arrival: Arrival, context: &mut Context<'_>) {
         let (ticket, mut placed) = (arrival.ticket, Vec::new());
-        match self.table.make_way_for(&arrival, self.table.len(), self.policy.requests_max) {
-            Ok(leaves) => leaves.into_iter().for_each(|leaves| self.remove(leaves, &mut placed, context)),
-            Err(rejection) => return context.reject(ticket, rejection),
-        }
         if let Err(rejection) = self.table.push(arrival, context.now_us, &mut placed) {
             context.reject(ticket, rejection);
         }
         placed.into_iter().chain(self.table.sequence_of(ticket)).for_each(|number| self.look_at(number));
-    }
-
-    /// Rejects a waiting request, and those behind it in its sequence, because the queue is full. Adds the sequence that got a slot to `placed`.
-    fn remove(&mut self, ticket: Ticket, placed: &mut Vec<SequenceNumber>, context: &mut Context<'_>) {
-        let Some(number) = self.table.sequence_of(ticket) else { return };
-        let next = self.table.next_of(number).map(|(waiting, slot)| (waiting.arrival.ticket, slot));
-        if let Some((_, slot)) = next.filter(|(next, _)| *next == ticket)
-            && let Some(instance) = self.instances.get_mut(slot.instance.0)
-        {
-            instance.ready.remove(&slot.position);
-        }
-        for ticket in self.table.cut(number, ticket, Flags::default()) {
-            context.reject(ticket, Rejection::Overloaded);
-        }
-        placed.extend(self.table.settle(number, context.now_us));
     }
 
     /// When the requests of this instance start. `None` if there are none.
@@ -179,6 +158,7 @@ impl Direct {
         for (position, number) in joined {
             slots.resize(position, Slot::Empty);
             let Some((waiting, controls)) = self.table.take(number) else { continue };
+            self.table.waits_no_more(QueuePlace::of(&waiting.arrival));
             slots.push(Slot::Request { ticket: waiting.arrival.ticket, controls: Some(Box::new(controls)) });
             self.instances[at.0].ready.remove(&position);
             self.instances[at.0].running.push(number);

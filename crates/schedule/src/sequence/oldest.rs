@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::table::{Flags, SequenceNumber, SequenceTable};
+use super::table::{QueuePlace, SequenceNumber, SequenceTable};
 use crate::action::{Action, Actions, Controls};
 use crate::{
     Arrival, BatchPolicy, Batcher, Context, Event, InstanceChange, InstanceId, Rejection, Repeat, Scheduler, Slot,
@@ -21,7 +21,7 @@ pub struct OldestPolicy {
     pub candidates_max: usize,
     /// The time without a request after which a sequence is over.
     pub idle_us: u64,
-    /// The most waiting requests. Further requests of a sequence that has begun may wait up to twice this number. `None` for no limit.
+    /// The most waiting requests that start sequences. As many further requests of sequences may wait beside them. `None` for no limit.
     pub requests_max: Option<usize>,
     /// How the requests of the candidates are batched.
     pub batch: BatchPolicy,
@@ -42,8 +42,7 @@ pub struct Oldest {
 struct Given {
     at: InstanceId,
     sequence: SequenceNumber,
-    /// The number of the peer whose request it is.
-    peer: u64,
+    place: Option<QueuePlace>,
     /// For the model.
     controls: Controls,
 }
@@ -64,7 +63,8 @@ impl Instance {
 impl Oldest {
     /// A scheduler with that policy and no requests.
     pub fn new(policy: OldestPolicy) -> Oldest {
-        let table = SequenceTable::new(policy.instances, policy.candidates_max.max(1), policy.idle_us);
+        let table =
+            SequenceTable::new(policy.instances, policy.candidates_max.max(1), policy.idle_us, policy.requests_max);
         let instances = (0..policy.instances).map(|_| Instance::new(&policy)).collect();
         Oldest { policy, table, instances, given: HashMap::new(), stopped: false }
     }
@@ -82,9 +82,8 @@ impl Oldest {
     fn offer(&mut self, number: SequenceNumber, context: &mut Context<'_>) {
         let Some(at) = self.table.next_of(number).map(|(_, slot)| slot.instance) else { return };
         let Some((waiting, controls)) = self.table.take(number) else { return };
-        self.table.waits_on(&waiting);
-        let peer = waiting.arrival.client.peer;
-        self.given.insert(waiting.arrival.ticket, Given { at, sequence: number, peer, controls });
+        let place = QueuePlace::of(&waiting.arrival);
+        self.given.insert(waiting.arrival.ticket, Given { at, sequence: number, place, controls });
         // The deadline applies only while a sequence waits for a slot. This one has a slot now.
         self.forward(
             at,
@@ -93,14 +92,9 @@ impl Oldest {
         );
     }
 
-    /// Passes an event to an instance's batcher, and adds the controls to the batches that it starts.
-    fn forward(&mut self, at: InstanceId, event: Event, context: &mut Context<'_>) {
-        self.forward_as(at, event, Rejection::Cancelled, context);
-    }
-
-    /// As [`Oldest::forward`]. A request that the batcher rejects is rejected with that reason. The batcher rejects a request only when it is taken
+    /// Passes an event to an instance's batcher, and adds the controls to the batches that it starts. The batcher rejects a request only when it is taken
     /// back.
-    fn forward_as(&mut self, at: InstanceId, event: Event, rejection: Rejection, context: &mut Context<'_>) {
+    fn forward(&mut self, at: InstanceId, event: Event, context: &mut Context<'_>) {
         let Some(instance) = self.instances.get_mut(at.0) else { return };
         let mut actions = Actions::default();
         instance.batcher.handle(event, &mut Context { actions: &mut actions, ..*context });
@@ -112,32 +106,28 @@ impl Oldest {
                         if let Slot::Request { ticket, controls } = slot
                             && let Some(given) = self.given.remove(ticket)
                         {
-                            self.table.waits_no_more(given.peer, *ticket);
+                            self.table.waits_no_more(given.place);
                             *controls = Some(Box::new(given.controls));
                             instance.running.push(given.sequence);
                         }
                     }
                     context.run(batch);
                 }
-                Action::Reject(ticket, _) => context.reject(ticket, rejection),
+                Action::Reject(ticket, rejection) => context.reject(ticket, rejection),
             }
         }
     }
 
-    /// Takes a request back from its batcher, which rejects it.
-    fn take_back(&mut self, ticket: Ticket, rejection: Rejection, context: &mut Context<'_>) -> Option<Given> {
-        let given = self.given.remove(&ticket)?;
-        self.table.waits_no_more(given.peer, ticket);
-        self.forward_as(given.at, Event::Cancelled(ticket), rejection, context);
-        Some(given)
+    /// Takes a cancelled request back from its batcher, which rejects it. Returns whether it was there.
+    fn take_back(&mut self, ticket: Ticket, context: &mut Context<'_>) -> bool {
+        let Some(given) = self.given.remove(&ticket) else { return false };
+        self.table.waits_no_more(given.place);
+        self.forward(given.at, Event::Cancelled(ticket), context);
+        true
     }
 
     fn arrived(&mut self, arrival: Arrival, context: &mut Context<'_>) {
         let (ticket, mut placed) = (arrival.ticket, Vec::new());
-        match self.table.make_way_for(&arrival, self.waiting(), self.policy.requests_max) {
-            Ok(leaves) => leaves.into_iter().for_each(|leaves| self.remove(leaves, &mut placed, context)),
-            Err(rejection) => return context.reject(ticket, rejection),
-        }
         if let Err(rejection) = self.table.push(arrival, context.now_us, &mut placed) {
             context.reject(ticket, rejection);
         }
@@ -145,29 +135,14 @@ impl Oldest {
         self.offer_all(placed, context);
     }
 
-    /// Rejects a waiting request, and those behind it in its sequence, because the queue is full. Adds the sequence that got a slot to `placed`.
-    fn remove(&mut self, ticket: Ticket, placed: &mut Vec<SequenceNumber>, context: &mut Context<'_>) {
-        let given = self.take_back(ticket, Rejection::Overloaded, context);
-        let in_table = self.table.sequence_of(ticket);
-        let Some(number) = given.as_ref().map(|given| given.sequence).or(in_table) else { return };
-        let flags = given.as_ref().map(|Given { controls, .. }| Flags { start: controls.start, end: controls.end });
-        for ticket in self.table.cut(number, ticket, flags.unwrap_or_default()) {
-            context.reject(ticket, Rejection::Overloaded);
-        }
-        placed.extend(match given {
-            Some(_) => self.table.done(number, context.now_us),
-            None => self.table.settle(number, context.now_us),
-        });
-    }
-
     /// Ends the sequence of a request and rejects its waiting requests. A request in a batcher is one of them.
     fn cancelled(&mut self, ticket: Ticket, context: &mut Context<'_>) {
         let given = self.given.get(&ticket).map(|given| given.sequence);
         let Some(number) = given.or_else(|| self.table.sequence_of(ticket)) else { return };
         let running = self.table.running_of(number);
-        let in_batcher = running.and_then(|ticket| self.take_back(ticket, Rejection::Cancelled, context));
+        let was_in_batcher = running.is_some_and(|ticket| self.take_back(ticket, context));
         let placed = self.end(number, context);
-        if in_batcher.is_some() {
+        if was_in_batcher {
             self.done(number, context);
         }
         self.offer_all(placed, context);

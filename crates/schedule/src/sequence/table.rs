@@ -21,13 +21,11 @@
 //! An id here is that of one owner. The same id of two owners means two sequences, which know nothing of each other.
 
 mod backlog;
-mod giving_way;
 mod slots;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use self::backlog::Backlog;
-pub(super) use self::giving_way::Flags;
 use self::slots::{SequenceSlot, Slots};
 use crate::Context;
 use crate::action::{Controls, Rejection};
@@ -43,6 +41,22 @@ pub(super) struct SequenceNumber(pub u64);
 pub(super) struct Waiting {
     pub arrival: Arrival,
     pub since_us: u64,
+}
+
+/// The place in the queue that a waiting request has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct QueuePlace {
+    peer: u64,
+    /// Whether the request starts its sequence.
+    starts: bool,
+}
+
+impl QueuePlace {
+    /// A request that runs again has none.
+    pub fn of(arrival: &Arrival) -> Option<QueuePlace> {
+        let starts = arrival.sequence.as_ref().is_some_and(|step| step.start);
+        (!matches!(arrival.repeat, Repeat::Of(_))).then_some(QueuePlace { peer: arrival.client.peer, starts })
+    }
 }
 
 /// False for a request that runs again: it is before the others of its sequence.
@@ -78,6 +92,8 @@ struct Sequence {
 #[derive(Debug)]
 pub(super) struct SequenceTable {
     idle_us: u64,
+    /// The most waiting requests that start sequences, and as many further ones. `None` for no limit.
+    requests_max: Option<usize>,
     started: u64,
     sequences: HashMap<SequenceNumber, Sequence>,
     /// The newest sequence of each owner and id, until its END arrives. It takes more requests unless it has ended in another way. The next sequence
@@ -88,8 +104,9 @@ pub(super) struct SequenceTable {
     slots: Slots,
     /// Sequences that wait for a slot and follow no other.
     backlog: Backlog,
-    /// The peers of waiting requests, except of those that run again.
-    occupancy: Occupancy,
+    /// Waiting requests that start sequences, and further requests of sequences. Requests that run again are in neither.
+    starting: Occupancy,
+    further: Occupancy,
     /// The deadlines of requests in the backlog.
     deadlines: BTreeSet<(u64, Ticket)>,
     /// Sequences without a waiting or running request, by the time at which they end.
@@ -100,16 +117,23 @@ pub(super) struct SequenceTable {
 
 impl SequenceTable {
     /// A table with this number of slots on each instance. A sequence ends when no request came for `idle_us`.
-    pub fn new(instances: usize, slots_per_instance: usize, idle_us: u64) -> SequenceTable {
+    pub fn new(
+        instances: usize,
+        slots_per_instance: usize,
+        idle_us: u64,
+        requests_max: Option<usize>,
+    ) -> SequenceTable {
         SequenceTable {
             idle_us,
+            requests_max,
             started: 0,
             sequences: HashMap::new(),
             last: HashMap::new(),
             tickets: HashMap::new(),
             slots: Slots::new(instances, slots_per_instance),
             backlog: Backlog::default(),
-            occupancy: Occupancy::default(),
+            starting: Occupancy::default(),
+            further: Occupancy::default(),
             deadlines: BTreeSet::new(),
             idle: BTreeSet::new(),
             over: Vec::new(),
@@ -134,12 +158,31 @@ impl SequenceTable {
         self.backlog.sequences().flat_map(line).map(|sequence| sequence.waiting.len()).sum()
     }
 
+    /// Whether one more request of that peer may wait. Further requests have places of their own: they let sequences end, and those that start
+    /// sequences wait for that.
+    fn check_place(&self, step: &SequenceStep, peer: u64) -> Result<(), Rejection> {
+        if !step.start && !self.is_open(&step.key) {
+            return Err(Rejection::MissingStart);
+        }
+        let waiting = if step.start { &self.starting } else { &self.further };
+        let has_place = self.requests_max.is_none_or(|limit| waiting.has_place(peer, limit));
+        if has_place { Ok(()) } else { Err(Rejection::Overloaded) }
+    }
+
+    /// Call this when a request that was taken does not wait any more, in a batcher either.
+    pub fn waits_no_more(&mut self, place: Option<QueuePlace>) {
+        let Some(QueuePlace { peer, starts }) = place else { return };
+        let waiting = if starts { &mut self.starting } else { &mut self.further };
+        waiting.remove(peer);
+    }
+
     /// Adds a request. If it starts a sequence again, the slot of the earlier one may go to a third one. That one is added to `placed`.
     pub fn push(&mut self, arrival: Arrival, now_us: u64, placed: &mut Vec<SequenceNumber>) -> Result<(), Rejection> {
         if let Repeat::Of(number) = arrival.repeat {
             return self.push_again(SequenceNumber(number), arrival, now_us);
         }
         let step = arrival.sequence.clone().ok_or(Rejection::MissingStart)?;
+        self.check_place(&step, arrival.client.peer)?;
         let number = match self.last.get(&step.key).copied() {
             Some(last) if step.start => self.start_again(last, &step.key, arrival.client, now_us, placed),
             None if step.start => self.start(&step.key, arrival.client, now_us),
@@ -159,7 +202,8 @@ impl SequenceTable {
             self.deadlines.insert((deadline.at_us, ticket));
         }
         self.tickets.insert(ticket, number);
-        self.occupancy.add(arrival.client.peer, ticket);
+        let waiting = if step.start { &mut self.starting } else { &mut self.further };
+        waiting.add(arrival.client.peer);
         sequence.waiting.insert((true, ticket), Waiting { arrival, since_us: now_us });
         Ok(())
     }
@@ -295,13 +339,12 @@ impl SequenceTable {
         Some((waiting, sequence.slot?))
     }
 
-    /// Removes the next request of a sequence, which runs now. Returns it with its controls.
+    /// Removes the next request of a sequence, which runs now or waits on in a batcher. Returns it with its controls.
     pub fn take(&mut self, number: SequenceNumber) -> Option<(Waiting, Controls)> {
         let sequence = self.sequences.get_mut(&number).filter(|sequence| sequence.running.is_none())?;
         let ((_, ticket), waiting) = sequence.waiting.pop_first()?;
         sequence.running = Some(ticket);
         self.tickets.remove(&ticket);
-        self.occupancy.remove(waiting.arrival.client.peer, ticket);
         let step = waiting.arrival.sequence.as_ref()?;
         let controls = Controls { start: step.start, end: step.end, id: step.key.id.clone(), state: number.0 };
         Some((waiting, controls))
@@ -357,7 +400,7 @@ impl SequenceTable {
     /// Call this when a waiting request was removed from its sequence.
     fn forget_request(&mut self, ticket: Ticket, waiting: &Waiting) {
         self.tickets.remove(&ticket);
-        self.occupancy.remove(waiting.arrival.client.peer, ticket);
+        self.waits_no_more(QueuePlace::of(&waiting.arrival));
         if let Some(deadline) = waiting.arrival.deadline {
             self.deadlines.remove(&(deadline.at_us, ticket));
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use nerite_schedule::{BatchPolicy, Batcher, PriorityLevels, QueuePolicy, Rejection, TimeoutAction};
 use proptest::prelude::*;
 
-use crate::simulation::{End, Job, SimulatedEvent, Simulation, events, span_of};
+use crate::simulation::{End, Job, SimulatedEvent, Simulation, events, share_of, span_of};
 
 pub fn policies() -> impl Strategy<Value = BatchPolicy> {
     let preferred = prop::collection::vec(1u32..9, 0..3);
@@ -75,15 +75,17 @@ pub fn check_ends(simulation: &Simulation, policy: &BatchPolicy, held_back: bool
                 assert!(if held_back { *at_us >= due_us } else { *at_us == due_us }, "{number} is rejected at {at_us}");
             }
             End::Rejected { why: Rejection::Full, at_us } => {
+                assert_eq!(at_us, arrived_us, "{number} waited before");
                 let level = |other: &Job| other.priority == job.priority;
                 let limit = policy.levels.policy(job.priority).requests_max.unwrap();
                 assert_eq!(waiting_beside(simulation, *number, *at_us, level).min(limit), limit, "{number} found room");
             }
             End::Rejected { why: Rejection::Overloaded, at_us } => {
-                let limit = policy.requests_max.unwrap();
+                assert_eq!(at_us, arrived_us, "{number} waited before");
+                let most = share_of(policy.requests_max.unwrap());
                 assert_eq!(
-                    waiting_beside(simulation, *number, *at_us, |_| true).min(limit),
-                    limit,
+                    waiting_beside(simulation, *number, *at_us, |_| true).min(most),
+                    most,
                     "{number} found room"
                 );
             }

@@ -75,14 +75,14 @@ fn the_witness_asks_often_and_the_flood_fills_the_queue() {
 }
 
 #[test]
-fn a_full_queue_rejects_the_newest_request_of_the_flood() {
-    let mut simulation = Simulation::new(Fifo::bounded(3), 1, 100, 1);
+fn a_flood_leaves_places_in_the_queue_and_nothing_that_waits_is_rejected() {
+    let mut simulation = Simulation::new(Fifo::bounded(4), 1, 100, 1);
     let flood = Client { peer: FLOOD, flow: 0 };
-    for _ in 0..5 {
+    for _ in 0..6 {
         simulation.arrive_from(flood, 1);
     }
     simulation.arrive_from(Client { peer: WITNESS, flow: 0 }, 1);
     simulation.pass_until(1_000);
     let rejected = |number: usize| matches!(simulation.ends[&number], End::Rejected { why: Rejection::Overloaded, .. });
-    assert_eq!((0..6).filter(|number| rejected(*number)).collect::<Vec<_>>(), [3, 4]);
+    assert_eq!((0..7).filter(|number| rejected(*number)).collect::<Vec<_>>(), [4, 5]);
 }

@@ -1,4 +1,4 @@
-//! Does a request that was accepted wait only for those that were accepted before it, however many more come?
+//! Does a request that was accepted wait only for those that were accepted before it, however many more come? All are of one peer.
 //!
 //! A wait is asserted as a count of batches, and as a time of the simulated clock. Of `ahead` requests that wait when one is accepted, each batch takes as
 //! many as it may. In the time of one run every instance starts a batch.
@@ -6,7 +6,7 @@
 use nerite_schedule::{Fifo, Rejection, Scheduler};
 use proptest::prelude::*;
 
-use crate::simulation::{End, Simulation, bounded_batcher};
+use crate::simulation::{End, Simulation, bounded_batcher, share_of};
 
 /// What the server can do, and what it is asked for.
 #[derive(Clone, Debug)]
@@ -15,7 +15,7 @@ struct Load {
     run_us: u64,
     /// Requests that one run takes.
     batch_max: usize,
-    /// Requests that may wait.
+    /// Requests that may wait, of all peers.
     requests_max: usize,
     /// The pauses between arrivals: about a tenth of what all instances need for one request.
     pauses_us: Vec<u64>,
@@ -41,11 +41,11 @@ fn check(scheduler: impl Scheduler + Send + 'static, load: &Load) -> (usize, usi
         simulation.arrive(1, None);
     }
     simulation.pass_until(now_us + 1_000_000);
-    let (mut ahead_max, mut refused) = (0, 0);
+    let (mut ahead_max, mut refused, own_max) = (0, 0, share_of(load.requests_max));
     for (number, (ahead, batches)) in arrivals.into_iter().enumerate() {
         match simulation.ends[&number] {
             End::Ran { at_us, .. } => {
-                assert!(ahead < load.requests_max, "{number} found {ahead} that wait");
+                assert!(ahead < own_max, "{number} found {ahead} that wait");
                 ahead_max = ahead_max.max(ahead);
                 let batches_max = ahead / load.batch_max + 1;
                 let own = simulation.batches.iter().position(|(batch, _)| batch.contains(&number)).unwrap();
@@ -57,7 +57,7 @@ fn check(scheduler: impl Scheduler + Send + 'static, load: &Load) -> (usize, usi
             End::Rejected { why, at_us } => {
                 refused += 1;
                 assert_eq!((why, at_us), (Rejection::Overloaded, simulation.jobs[number].1), "{number}, at once");
-                assert_eq!(ahead, load.requests_max, "{number} found room");
+                assert_eq!(ahead, own_max, "{number} found room");
             }
         }
     }
@@ -74,13 +74,13 @@ proptest! {
 
 #[test]
 fn ten_times_too_much_fills_the_queue_and_no_more() {
-    let load = Load { instances: 2, run_us: 1000, batch_max: 4, requests_max: 12, pauses_us: vec![12; 2000] };
-    // In 24 ms each instance runs 24 times: first with one request, then with four. The last twelve wait.
+    let load = Load { instances: 2, run_us: 1000, batch_max: 4, requests_max: 16, pauses_us: vec![12; 2000] };
+    // In 24 ms each instance runs 24 times: first with one request, then with four. The last twelve wait, which are three quarters of 16.
     let (ahead_max, refused) = check(bounded_batcher(load.batch_max, load.requests_max), &load);
     assert_eq!(ahead_max, 11, "the bound is reached");
     assert_eq!(refused, 2000 - 2 * (1 + 23 * 4) - 12);
     let alone = Load { batch_max: 1, ..load };
-    let (ahead_max, refused) = check(Fifo::bounded(12), &alone);
+    let (ahead_max, refused) = check(Fifo::bounded(16), &alone);
     assert_eq!(ahead_max, 11);
     assert_eq!(refused, 2000 - 2 * 24 - 12);
 }

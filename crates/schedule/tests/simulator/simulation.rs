@@ -203,6 +203,11 @@ pub fn events() -> impl Strategy<Value = Vec<(u64, SimulatedEvent)>> {
 }
 
 /// A batcher that prefers batches of the largest size, with a limit on waiting requests.
+/// How many requests of one peer may wait if there are no others, of `requests_max`: three quarters, and at least one.
+pub fn share_of(requests_max: usize) -> usize {
+    (3 * requests_max / 4).max(requests_max.min(1))
+}
+
 pub fn bounded_batcher(rows_max: usize, requests_max: usize) -> Batcher {
     let (rows_max, requests_max) = (rows_max as u32, Some(requests_max));
     Batcher::new(BatchPolicy { rows_max, preferred: vec![rows_max], requests_max, ..BatchPolicy::default() })

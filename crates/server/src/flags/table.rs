@@ -125,7 +125,7 @@ flags! {
         "model-config-name" TEXT, Yes, "Read configs/<name>.pbtxt in place of config.pbtxt where there is one.";
         "model-load-thread-count" INT, Yes, "Models loading at the same time, and instances of one model. Default is 4. While one client has all places for loads, there is one more for others.";
         "model-load-retry-count" INT, Yes, "How often a load that failed is tried again. Default is 0.";
-        "queue-requests-max" INT, Yes, "Requests that may wait for the instances of one model version; more are refused with 503 or UNAVAILABLE. A model whose max_queue_size is larger has that. Default is 16384.";
+        "queue-requests-max" INT, Yes, "Requests that may wait for the instances of one model version; more are refused with 503 or UNAVAILABLE. One client has at most three quarters of the places that others leave. A model with a larger max_queue_size has places for that. Default is 16384.";
         "sequence-scope" TEXT, Yes, "Whose sequence a correlation id means: 'user', each user of this host has its own, and all other addresses share theirs, 'peer', each user and each address has its own, or 'all', one for all clients, as in Triton. Default is 'user'.";
         "model-namespacing" BOOL, Yes, "Let models of different repositories have the same name. A request for a name that several have is refused, unless it names the model as repository::model. Default is false.";
     }
