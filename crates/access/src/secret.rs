@@ -6,6 +6,7 @@
 use std::hash::{Hash, Hasher};
 
 use ring::digest::{SHA256, digest};
+use subtle::ConstantTimeEq;
 
 use crate::limits::SECRET_BYTES_MAX;
 
@@ -48,8 +49,7 @@ impl SecretHash {
 
 impl PartialEq for SecretHash {
     fn eq(&self, other: &SecretHash) -> bool {
-        let differing = self.0.iter().zip(&other.0).fold(0, |all, (one, other)| all | (one ^ other));
-        std::hint::black_box(differing) == 0
+        self.0.ct_eq(&other.0).into()
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use nerite_request::{Code, Status};
 use nerite_watchdog::{Name, doing};
+use subtle::ConstantTimeEq;
 
 use crate::codes;
 
@@ -81,6 +82,14 @@ pub struct Restriction {
     pub value: String,
 }
 
+impl Restriction {
+    /// Whether a call has the header with the expected value. The time of the comparison depends on the lengths and not on the bytes, so it tells a
+    /// client nothing about a value that it guesses.
+    fn is_met<'h>(&self, header: impl Fn(&str) -> Option<&'h [u8]>) -> bool {
+        header(&self.header).is_some_and(|found| found.ct_eq(self.value.as_bytes()).into())
+    }
+}
+
 /// Why a client may not make a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
@@ -121,7 +130,7 @@ pub fn check<'h>(
 ) -> Result<(), Status> {
     let rule = restrictions.iter().find(|rule| rule.protocol == protocol && rule.category == category);
     let Some(rule) = rule else { return Ok(()) };
-    if header(&rule.header) == Some(rule.value.as_bytes()) {
+    if rule.is_met(header) {
         return Ok(());
     }
     Err(Status::unavailable(match protocol {
@@ -141,7 +150,7 @@ pub fn check_any<'h>(
     let Some(first) = rules.peek() else { return Ok(()) };
     let expected = &first.header;
     let refused = || Status::unavailable(format!("This protocol is restricted, expecting header '{expected}'"));
-    if rules.any(|rule| header(&rule.header) == Some(rule.value.as_bytes())) { Ok(()) } else { Err(refused()) }
+    if rules.any(|rule| rule.is_met(&header)) { Ok(()) } else { Err(refused()) }
 }
 
 #[cfg(test)]
@@ -168,7 +177,9 @@ mod tests {
     #[test]
     fn a_restricted_call_wants_the_exact_value() {
         check_one(Some(b"secret"), Category::Inference, true);
-        check_one(Some(b"Secret"), Category::Inference, false);
+        for other in ["Secret", "secreT", "secre", "secrets", ""] {
+            check_one(Some(other.as_bytes()), Category::Inference, false);
+        }
         check_one(None, Category::Inference, false);
         check_one(None, Category::Health, true);
     }
