@@ -2,7 +2,7 @@
 //!
 //! The operator limits the loads that run at a time: each takes a place. Only one load or unload of a model runs at a time. A load waits for its
 //! place and its model together. If it took its model first and then waited for a place, it would keep other calls from that model. Clients take
-//! turns, so a client with many loads delays only its own. Loads may take long, so while one client has all places, there is one more for others.
+//! turns, so a client with many loads delays only its own. Loads may take long, so while a client has several places, others get extra ones.
 //!
 //! A model may load other models while it is being loaded, and wait for them. It lends them its place, to one at a time. A load that would wait for
 //! itself, directly or through others, is refused.
@@ -191,12 +191,17 @@ impl State {
         }
     }
 
-    /// Whether there is a place for one more load of the owner of these calls.
+    /// Whether there is a place for one more load of the owner of these calls. While a client has several places, or the only one, owners without a load
+    /// get extra ones. Loads of as many owners as there are places run then, and of two at least.
     fn has_place(&self, calls: &Calls) -> bool {
-        let has_all =
-            |(owner, calls): (&Owner, &Calls)| matches!(owner, Owner::Client(_)) && calls.running == self.places;
-        // If another client has all places, there is one more.
-        let is_extra = || self.taken == self.places && calls.running == 0 && self.owners.iter().any(has_all);
+        let has_several =
+            |(owner, calls): (&Owner, &Calls)| matches!(owner, Owner::Client(_)) && calls.running >= self.places.min(2);
+        let has_load =
+            |(owner, calls): &(&Owner, &Calls)| matches!(owner, Owner::Client(_) | Owner::Server) && calls.running > 0;
+        let is_extra = || {
+            let owners = self.owners.iter().filter(has_load).count();
+            calls.running == 0 && owners < self.places.max(2) && self.owners.iter().any(has_several)
+        };
         self.taken < self.places || is_extra()
     }
 
@@ -304,12 +309,17 @@ mod tests {
     }
 
     #[test]
-    fn one_client_with_all_places_leaves_one_for_others() {
+    fn clients_with_several_places_leave_extra_ones_for_others() {
         check(2, "am an bo bp", "", "am an bo");
         check(2, "am an -o", "", "am an -o");
         check(2, "am an bo cp", "", "am an bo");
         check(2, "am bn co", "", "am bn");
         check(1, "am an bo", "", "am bo");
+        check(1, "am an bo cp", "", "am bo");
+        check(4, "am an ao ap bq br cs", "", "am an ao ap bq cs");
+        check(4, "am an bo bp cq cr ds et -u", "", "am an bo bp cq ds");
+        check(4, "am an bo bp cq", "am", "am an bo bp cq");
+        check(4, "am bn co dp eq", "", "am bn co dp");
         // The extra place is gone when the client has fewer than all places again.
         check(2, "am an bo ap", "am", "am an bo");
         check(2, "am an bo ap", "am an", "am an bo ap");

@@ -123,7 +123,7 @@ flags! {
         "allow-model-upload" BOOL, Yes, "Whether a load request may bring a model's files; a Python model that is sent runs as code. Default is true in control mode 'explicit', else false.";
         "client-instances-max" INT, Yes, "The most instances of the models whose configurations one client sent with their loads. Root and the server's own user may load more. Default is 4 for each core.";
         "model-config-name" TEXT, Yes, "Read configs/<name>.pbtxt in place of config.pbtxt where there is one.";
-        "model-load-thread-count" INT, Yes, "Models loading at the same time, and instances of one model. Default is 4. While one client has all places for loads, there is one more for others.";
+        "model-load-thread-count" INT, Yes, "Models loading at the same time, and instances of one model. Default is 4. While a client has several places for loads, clients without one get extra places.";
         "model-load-retry-count" INT, Yes, "How often a load that failed is tried again. Default is 0.";
         "queue-requests-max" INT, Yes, "Requests that may wait for the instances of one model version; more are refused with 503 or UNAVAILABLE. One client has at most three quarters of the places that others leave. A model with a larger max_queue_size has places for that. Default is 16384.";
         "sequence-scope" TEXT, Yes, "Whose sequence a correlation id means: 'user', each user of this host has its own, and all other addresses share theirs, 'peer', each user and each address has its own, or 'all', one for all clients, as in Triton. Default is 'user'.";
