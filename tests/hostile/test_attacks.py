@@ -62,8 +62,9 @@ QUIET_TRIES = 8
 DELAY_MS_MAX = 100
 BASELINE_S_MAX = 5.0
 TRIES = 3
-# The server and the onlookers go first, and attackers get what they leave of the processors: niceness as far apart as can be.
-FIRST, LAST = -19, 19
+# The server and the onlookers have the niceness of everybody else. Attackers are nicer: they stand for programs of other hosts, which take no processor from
+# the server.
+ATTACKERS_NICENESS = 19
 # Where a virtual machine got less of its processors than it asked for, by this part of all their time, no time means anything.
 STOLEN_MAX = 0.02
 # How long anything else is waited for.
@@ -82,9 +83,7 @@ class Child:
     """A program of this folder that answers each line with one of JSON."""
 
     def __init__(self, program: str, server, uid: int, *words: str):
-        """The server goes first already, if it may; then those who attack have the niceness of everybody else."""
-        is_first = os.getpriority(os.PRIO_PROCESS, server.pid) == FIRST
-        nice = (FIRST if is_first else 0) + (LAST if program == "attacks.py" else 0)
+        nice = ATTACKERS_NICENESS if program == "attacks.py" else 0
         places = [f"--{place}={getattr(server, place)}" for place in ("http", "grpc", "metrics", "session")]
         command = [sys.executable, str(HERE / program), *places, f"--uid={uid}", f"--nice={nice}", *words]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -136,13 +135,6 @@ def ending(made):
 
 
 # ---------------------------------------------------------------------------------------------- the machine
-
-
-def goes_first(pid: int) -> None:
-    """Lets a process run before whatever else this machine has to do; not everybody may ask for that."""
-    with contextlib.suppress(PermissionError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            os.setpriority(os.PRIO_PROCESS, int(thread), FIRST)
 
 
 def processor_times() -> tuple[int, int]:
@@ -360,7 +352,6 @@ def attacked(launcher):
         budgets = [f"--memory-budget={BUDGET}", f"--memory-budget-per-peer={PER_PEER}"]
         server = held.enter_context(launcher.running("attacked", *flags, *budgets, repository=repository))
         server.session = session
-        goes_first(server.pid)
         with ending(Onlookers(server)):
             time.sleep(2)
         left_alone(server)
@@ -429,7 +420,6 @@ def survives(launcher, tmp_path, *before: str) -> None:
     with places(launcher, tmp_path.name) as (repository, flags, session), contextlib.ExitStack() as held:
         server = held.enter_context(confined(launcher, tmp_path, *before, repository=repository, flags=flags))
         server.session = session
-        goes_first(server.pid)
         attackers = held.enter_context(ending(Child("attacks.py", server, ATTACKER)))
         assert attackers.read() == "ready\n"
         attacked = AttackedServer(server, held.enter_context(ending(Onlookers(server, "--patient"))), attackers)
