@@ -96,7 +96,8 @@ impl Arrivals {
             shapes: if self.wants.shapes { self.key(job) } else { 0 },
             spans: if self.wants.spans { spans(job) } else { Spans::new() },
             sequence: if self.of_sequences { step(job) } else { None },
-            client: if self.in_order { Client::default() } else { client(job) },
+            client: client(job),
+            in_order: self.in_order,
             repeat: if self.repeats { Repeat::Possible } else { Repeat::Never },
             ..Arrival::new(Ticket(0), job.rows().max(1))
         }
@@ -123,7 +124,7 @@ impl Arrivals {
 }
 
 /// Who sent a job, for its scheduler.
-fn client(job: &Job) -> Client {
+pub(crate) fn client(job: &Job) -> Client {
     let nerite_request::Client { peer, flow, .. } = job.client();
     Client { peer, flow }
 }
@@ -246,13 +247,15 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_told_apart_unless_requests_run_in_the_order_of_arrival() {
+    fn an_arrival_has_its_client_also_where_requests_run_in_the_order_of_arrival() {
         let client = nerite_request::Client { peer: 3, flow: 4, ..Default::default() };
         let request = AdmittedRequest { client, ..AdmittedRequest::new(Reply::new(drop)) };
         let job = Job::new(request, ModelVersion::unmetered("m").begin(), 0);
         let arrivals = |in_order| Arrivals::new(PriorityLevels::default(), &[], Wants::default()).in_order(in_order);
-        assert_eq!(arrivals(false).describe(&job, 0).client, Client { peer: 3, flow: 4 });
-        assert_eq!(arrivals(true).describe(&job, 0).client, Client::default());
+        for in_order in [false, true] {
+            let described = arrivals(in_order).describe(&job, 0);
+            assert_eq!((described.client, described.in_order), (Client { peer: 3, flow: 4 }, in_order));
+        }
     }
 
     #[test]

@@ -1,16 +1,16 @@
 //! On which thread are large requests looked up in the response cache?
 //!
 //! Each model version has its own thread for this, while there are look-ups. Requests of one model wait for each other as they would for its
-//! instances. Requests of other models do not wait for them.
+//! instances, and clients take turns in the same way. Requests of other models do not wait for them.
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 
 use nerite_backend::Job;
 use nerite_locks::Mutex;
-use nerite_schedule::Rejection;
+use nerite_schedule::{Arrival, Driver, Fifo, InstanceId, Rejection, RunSlot};
 
+use crate::arrival::client;
 use crate::pool::Answer;
 
 /// The model version that a request is for.
@@ -34,15 +34,18 @@ pub(crate) trait RunJob: Send + Sync {
 pub(crate) struct Lookups {
     state: Mutex<State>,
     idle: Condvar,
-    waiting_max: usize,
 }
 
-#[derive(Default)]
 struct State {
-    waiting: VecDeque<Lookup>,
+    queue: Driver<Lookup>,
     /// Whether the thread exists.
     is_busy: bool,
 }
+
+/// The look-up thread, as the only instance of the queue.
+const THREAD: InstanceId = InstanceId(0);
+/// The queue reads no clock.
+const NO_TIME: u64 = 0;
 
 /// The work for a request on the look-up thread.
 type Work = dyn FnOnce(&Arc<dyn RunJob>, Job) + Send;
@@ -72,12 +75,13 @@ impl Lookup {
 impl Lookups {
     /// A queue of at most this many requests.
     pub fn at_most(waiting_max: usize) -> Arc<Lookups> {
-        Arc::new(Lookups { state: Mutex::default(), idle: Condvar::new(), waiting_max })
+        let queue = Driver::new(Box::new(Fifo::bounded(waiting_max)));
+        Arc::new(Lookups { state: Mutex::new(State { queue, is_busy: false }), idle: Condvar::new() })
     }
 
     /// Requests that wait.
     pub fn waiting(&self) -> usize {
-        self.lock().waiting.len()
+        self.lock().queue.waiting()
     }
 
     /// Whether a request waits or is being looked up.
@@ -88,10 +92,12 @@ impl Lookups {
     /// Queues a request, unless the queue is full or there is no thread.
     pub fn push(self: &Arc<Self>, lookup: Lookup) -> Result<(), NotTaken> {
         let mut state = self.lock();
-        if state.waiting.len() >= self.waiting_max {
+        let (client, in_order) = (client(&lookup.job), lookup.model.keeps_order());
+        let ticket =
+            state.queue.arrive(lookup, |ticket| Arrival { client, in_order, ..Arrival::new(ticket, 1) }, NO_TIME);
+        if let Some((lookup, _)) = state.queue.next_rejected() {
             return Err(NotTaken::Full(Box::new(lookup.job)));
         }
-        state.waiting.push_back(lookup);
         if state.is_busy {
             return Ok(());
         }
@@ -101,7 +107,8 @@ impl Lookups {
         if state.is_busy {
             return Ok(());
         }
-        state.waiting.pop_back().map_or(Ok(()), |lookup| Err(NotTaken::NoThread(Box::new(lookup.job))))
+        state.queue.cancel(ticket, NO_TIME);
+        state.queue.next_rejected().map_or(Ok(()), |(lookup, _)| Err(NotTaken::NoThread(Box::new(lookup.job))))
     }
 
     /// Returns when the queue is empty and no look-up runs.
@@ -113,23 +120,37 @@ impl Lookups {
     }
 
     fn work(&self) {
-        let next = || {
-            let mut state = self.lock();
-            let next = state.waiting.pop_front();
-            state.is_busy = next.is_some();
-            next
-        };
-        while let Some(lookup) = next() {
+        while let Some(lookup) = self.next() {
             // A request whose look-up panics is answered with an error when it is dropped. The requests behind it must still be served.
             if catch_unwind(AssertUnwindSafe(|| lookup.carry_out())).is_err() {
                 log::error!("a look-up in the response cache panicked; its request was answered with an error");
             }
+            self.lock().queue.done(THREAD, NO_TIME);
         }
         self.idle.notify_all();
     }
 
+    /// The next request that is looked up. `None`: the thread ends.
+    fn next(&self) -> Option<Lookup> {
+        let mut state = self.lock();
+        state.queue.grant(THREAD, NO_TIME);
+        let lookup = state.queue.next_run().and_then(|run| run.slots.into_iter().find_map(job_of));
+        if lookup.is_none() {
+            state.queue.withdraw(THREAD, NO_TIME);
+        }
+        state.is_busy = lookup.is_some();
+        lookup
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn job_of(slot: RunSlot<Lookup>) -> Option<Lookup> {
+    match slot {
+        RunSlot::Empty => None,
+        RunSlot::Job(lookup, _) => Some(lookup),
     }
 }
 
@@ -158,8 +179,20 @@ mod tests {
 
     /// A look-up whose request sends its number when it is answered.
     fn lookup(number: usize, answers: &mpsc::Sender<usize>, work: impl FnOnce() + Send + 'static) -> Lookup {
+        lookup_of(0, number, answers, work)
+    }
+
+    /// The same, of that peer.
+    fn lookup_of(
+        peer: u64,
+        number: usize,
+        answers: &mpsc::Sender<usize>,
+        work: impl FnOnce() + Send + 'static,
+    ) -> Lookup {
         let answers = answers.clone();
-        let request = AdmittedRequest::new(Reply::new(move |_| answers.send(number).unwrap()));
+        let client = nerite_request::Client { peer, ..Default::default() };
+        let reply = Reply::new(move |_| answers.send(number).unwrap());
+        let request = AdmittedRequest { client, ..AdmittedRequest::new(reply) };
         let job = Job::new(request, ModelVersion::unmetered("m").begin(), now_ns());
         Lookup { model: Arc::new(NeverRun), job, work: Box::new(move |_, _| work()) }
     }
@@ -183,5 +216,27 @@ mod tests {
         }
         lookups.wait();
         assert_eq!(lookups.waiting(), 0);
+    }
+
+    #[test]
+    fn peers_take_turns_and_one_leaves_places_for_others() {
+        let lookups = Lookups::at_most(8);
+        let (to, answers) = mpsc::channel();
+        let (go_on, goes_on) = mpsc::channel::<()>();
+        let (begins, begun) = mpsc::channel::<()>();
+        let waits = move || {
+            begins.send(()).unwrap();
+            goes_on.recv().unwrap();
+        };
+        assert!(lookups.push(lookup_of(1, 0, &to, waits)).is_ok());
+        begun.recv().unwrap();
+        let taken = (1..8).filter(|number| lookups.push(lookup_of(1, *number, &to, || ())).is_ok()).count();
+        assert_eq!(taken, 6, "three quarters of 8");
+        assert!(lookups.push(lookup_of(2, 8, &to, || ())).is_ok());
+        // The request that found no place is answered when it is dropped.
+        assert_eq!(answers.recv_timeout(Duration::from_secs(20)), Ok(7));
+        go_on.send(()).unwrap();
+        lookups.wait();
+        assert_eq!(answers.try_iter().collect::<Vec<_>>(), [0, 1, 8, 2, 3, 4, 5, 6]);
     }
 }

@@ -65,6 +65,8 @@ pub struct Arrival {
     pub deadline: Option<Deadline>,
     /// The client that sent it.
     pub client: Client,
+    /// Whether requests run in the order of arrival, so that clients do not take turns. They share the places of the queue all the same.
+    pub in_order: bool,
     /// The sequence that it belongs to.
     pub sequence: Option<SequenceStep>,
     /// A key of the shapes of its inputs. Only requests with equal keys may share a batch. 0 unless [`Wants::shapes`] is set.
@@ -108,12 +110,18 @@ impl Arrival {
             priority: 0,
             deadline: None,
             client: Client::default(),
+            in_order: false,
             sequence: None,
             shapes: 0,
             spans: Spans::new(),
             repeat: Repeat::Never,
             prefers: None,
         }
+    }
+
+    /// In whose turns it runs.
+    pub(crate) fn turns_of(&self) -> Client {
+        if self.in_order { Client::default() } else { self.client }
     }
 }
 

@@ -37,13 +37,6 @@ pub(crate) struct Place {
     number: u64,
 }
 
-impl Place {
-    /// The number of the peer whose request it is.
-    pub fn peer(&self) -> u64 {
-        self.client.peer
-    }
-}
-
 #[derive(Clone, Debug, Default)]
 struct Peer {
     own: OwnTurns,

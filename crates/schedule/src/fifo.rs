@@ -22,6 +22,7 @@ pub struct Fifo {
 
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
+    peer: u64,
     place: Place,
     prefers: Option<InstanceId>,
 }
@@ -51,15 +52,15 @@ impl Fifo {
         if self.requests_max.is_some_and(|limit| !self.occupancy.has_place(client.peer, limit)) {
             return context.reject(ticket, Rejection::Overloaded);
         }
-        let (place, _) = self.order.push(client, ticket, ticket.0, TURN_ROWS, NO_PREFIX);
-        self.waiting.insert(ticket, Waiting { place, prefers });
+        let (place, _) = self.order.push(arrival.turns_of(), ticket, ticket.0, TURN_ROWS, NO_PREFIX);
+        self.waiting.insert(ticket, Waiting { peer: client.peer, place, prefers });
         self.occupancy.add(client.peer);
     }
 
     fn cancelled(&mut self, ticket: Ticket, context: &mut Context<'_>) {
-        if let Some(Waiting { place, .. }) = self.waiting.remove(&ticket) {
+        if let Some(Waiting { peer, place, .. }) = self.waiting.remove(&ticket) {
             self.order.remove(place, NO_PREFIX);
-            self.occupancy.remove(place.peer());
+            self.occupancy.remove(peer);
             context.reject(ticket, Rejection::Cancelled);
         }
     }
@@ -68,8 +69,8 @@ impl Fifo {
         while !self.granted.is_empty()
             && let Some(ticket) = self.order.take_first()
         {
-            let Some(Waiting { place, prefers }) = self.waiting.remove(&ticket) else { return };
-            self.occupancy.remove(place.peer());
+            let Some(Waiting { peer, prefers, .. }) = self.waiting.remove(&ticket) else { return };
+            self.occupancy.remove(peer);
             let Some(instance) = self.granted.take(prefers) else { return };
             context.run(Batch::of_one(instance, ticket));
         }

@@ -90,9 +90,9 @@ impl Queue {
 
     /// Adds a request to a class. Requests of one flow are ordered by `number` there.
     fn insert(&mut self, arrival: Arrival, class: Class, number: u64, since_us: u64) -> PrefixChanged {
-        let Arrival { ticket, client, rows, .. } = arrival;
+        let Arrival { ticket, rows, .. } = arrival;
         let order = self.order.entry(class).or_default();
-        let (place, is_changed) = order.push(client, ticket, number, rows, self.prefix.number);
+        let (place, is_changed) = order.push(arrival.turns_of(), ticket, number, rows, self.prefix.number);
         self.waiting.insert(ticket, Waiting { arrival, since_us, class, place });
         is_changed || Some(class) < self.prefix.class
     }
@@ -134,13 +134,13 @@ impl Queue {
     }
 
     fn forget(&mut self, waiting: &Waiting) {
-        let Arrival { ticket, priority: level, deadline, .. } = waiting.arrival;
+        let Arrival { ticket, priority: level, deadline, client, .. } = waiting.arrival;
         if let Some(deadline) = deadline {
             self.deadlines.remove(&(deadline.at_us, ticket));
         }
-        self.occupancy.remove(waiting.place.peer());
+        self.occupancy.remove(client.peer);
         if let Some(of_level) = self.levels.get_mut(&level) {
-            of_level.remove(waiting.place.peer());
+            of_level.remove(client.peer);
             if of_level.all() == 0 {
                 self.levels.remove(&level);
             }

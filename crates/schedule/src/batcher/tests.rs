@@ -103,6 +103,19 @@ fn a_peer_that_fills_a_level_keeps_no_other_out() {
 }
 
 #[test]
+fn where_the_order_of_arrival_holds_peers_share_the_places_and_take_no_turns() {
+    let mut table = Table::new(BatchPolicy { requests_max: Some(4), ..policy(1) });
+    let of = |peer| move |one: &mut Arrival| (one.client.peer, one.in_order) = (peer, true);
+    for expect in [".", ".", ".", "4!"] {
+        table.arrives(0, of(1), expect);
+    }
+    table.arrives(0, of(2), ".");
+    for expect in ["1", "2", "3", "5"] {
+        table.grants(0, expect);
+    }
+}
+
+#[test]
 fn expired_requests_are_removed_before_a_new_one_is_counted() {
     let levels = PriorityLevels {
         default_policy: QueuePolicy { requests_max: Some(1), ..QueuePolicy::default() },

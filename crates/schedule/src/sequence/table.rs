@@ -65,7 +65,7 @@ type IsLater = bool;
 #[derive(Debug)]
 struct Sequence {
     key: SequenceKey,
-    /// The client that started it.
+    /// The client in whose turns it gets a slot.
     client: Client,
     /// A request that runs again is first, also before smaller tickets.
     waiting: BTreeMap<(IsLater, Ticket), Waiting>,
@@ -184,8 +184,8 @@ impl SequenceTable {
         let step = arrival.sequence.clone().ok_or(Rejection::MissingStart)?;
         self.check_place(&step, arrival.client.peer)?;
         let number = match self.last.get(&step.key).copied() {
-            Some(last) if step.start => self.start_again(last, &step.key, arrival.client, now_us, placed),
-            None if step.start => self.start(&step.key, arrival.client, now_us),
+            Some(last) if step.start => self.start_again(last, &step.key, arrival.turns_of(), now_us, placed),
+            None if step.start => self.start(&step.key, arrival.turns_of(), now_us),
             last => last.ok_or(Rejection::MissingStart)?,
         };
         let sequence = self.sequences.get_mut(&number).filter(|sequence| !sequence.ended);
