@@ -199,7 +199,9 @@ def test_configurations_that_are_sent_are_charged_to_who_sent_them(server):
         return http_call(server.http, "POST", f"/v2/repository/models/{model}/load", {"parameters": {"config": sent}})
 
     def load_again(model: str) -> None:
-        assert http_call(server.http, "POST", f"/v2/repository/models/{model}/load", {}).status == 200
+        # A load alone keeps the configuration that was sent.
+        for call in ("unload", "load"):
+            assert http_call(server.http, "POST", f"/v2/repository/models/{model}/{call}", {}).status == 200
 
     try:
         with all_comes_back(server):
