@@ -11,6 +11,8 @@ import time
 
 import pytest
 from clients import TIMEOUT_S, GrpcClient, HttpClient, fp32, grpc_channel, service_stub, text
+from footprint import wait_until
+from frames import DATA, END_HEADERS, END_STREAM, HEADERS, WINDOW_UPDATE, call_head, frame, message, open_connection
 from python_setup import serving, strings
 
 MODEL = "py_decoupled"
@@ -144,10 +146,7 @@ def test_the_request_of_a_client_that_does_not_read_ends_with_the_numbers(server
     stream = Stream(server).send(code)
     assert not stream.next().error_message
     # Answered once `execute` has ended, or while the thread runs. Nobody reads until that has ended as well.
-    deadline = time.monotonic() + TIMEOUT_S
-    while (threads := value_in_process(server, "sum('later_work' in one.name for one in threading.enumerate())")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not threads
+    wait_until(lambda: not value_in_process(server, "sum('later_work' in one.name for one in threading.enumerate())"))
     text = next(one.error_message for one in stream.call if one.error_message)
     assert "the client does not read: " in text and "the server keeps 67108864 bytes at most" in text, text
     for one in (stream, other, Stream(server).send("self.kept.clear()\nsend(flags=FINAL)")):
@@ -178,6 +177,47 @@ def test_one_thread_that_answers_all_requests_goes_on(server):
     assert answers[-1].infer_response.parameters["triton_final_response"].bool_param
     reads.close()
     unread.close()
+
+
+class OneAtATime(threading.Thread):
+    """The client of one gRPC stream. It lets the server send one response of SEND_ALL in 5 ms."""
+
+    def __init__(self, server, code: str):
+        super().__init__(daemon=True)
+        self.taken, self.ended = 0, threading.Event()
+        with grpc_channel(server.grpc) as channel:
+            request = GrpcClient(channel).request(MODEL, [text("CODE", [code.encode()])])
+        self.socket = open_connection(server.grpc, initial_window=0)
+        call = frame(HEADERS, END_HEADERS, 1, call_head("ModelStreamInfer"))
+        self.socket.sendall(call + frame(DATA, END_STREAM, 1, message(request.SerializeToString())))
+
+    def run(self) -> None:
+        one_response = (4300).to_bytes(4, "big")
+        with self.socket:
+            while not self.ended.is_set():
+                time.sleep(0.005)
+                self.socket.sendall(b"".join(frame(WINDOW_UPDATE, 0, stream, one_response) for stream in (0, 1)))
+                assert self.socket.recv(1 << 20)
+                self.taken += 1
+
+
+def test_one_thread_that_answers_all_requests_does_not_go_at_the_pace_of_a_client(server):
+    """The client takes each response within the time that the thread may wait for it."""
+    count, whole_window = 2000, 100
+    # Its connection is made first, so that nothing keeps the slow client from its pace later.
+    reads = Stream(server).send("send(text('begun'), FINAL)")
+    assert strings(reads.next().infer_response.raw_output_contents[0]) == ["begun"]
+    slow = OneAtATime(server, SEND_ALL.format(count=count))
+    slow.start()
+    wait_until(lambda: slow.taken >= whole_window)
+    reads.send(SEND_ALL.format(count=10))
+    answers = [reads.next() for _ in range(11)]
+    assert answers[-1].infer_response.parameters["triton_final_response"].bool_param
+    # The thread sends these responses after all of the other client's, most of which that client has not taken yet.
+    assert slow.is_alive() and slow.taken < count / 2, slow.taken
+    slow.ended.set()
+    slow.join()
+    reads.close()
 
 
 def test_a_process_that_is_killed_takes_its_open_requests_along_and_no_other(server):

@@ -3,6 +3,10 @@
 //! A model that answers many times may be faster than its client reads. Each of its responses holds a permit until the
 //! client's connection has taken it. When too many permits are held, the model waits. Other requests do not.
 //!
+//! The window is full from a number of responses or bytes on. It then notifies who waits once half of it is free. If it
+//! did so for each response that is taken, a client that takes one at a time could make a thread of the model, which
+//! also answers others, wait before each response.
+//!
 //! Each step of an ensemble has a window of its own within that of the ensemble's client. A response to a step has a
 //! permit of the step's window only. So a step waits for the steps after it and for the client, and never for a step
 //! before it.
@@ -82,8 +86,8 @@ impl ResponseWindow {
         Arc::new(ResponsePermit { window: Arc::clone(self), bytes })
     }
 
-    /// Sets a callback that is called once when there is room for another response, on the thread that made the room. All callbacks are called. Each must
-    /// check again, because another response may have filled the window first, or the outer window may be full. Returns false if there is room now: then the
+    /// Sets a callback that is called once when half of the window is free, on the thread that made the room. All callbacks are called. Each must
+    /// check again, because other responses may have filled the window first, or the outer window may be full. Returns false if there is room now: then the
     /// callback is not called.
     pub fn on_room(&self, callback: impl FnOnce() + Send + 'static) -> bool {
         self.wait(Box::new(callback))
@@ -92,6 +96,11 @@ impl ResponseWindow {
     /// Whether there is room for another response.
     pub fn has_room(&self) -> bool {
         self.lock().has_room() && self.outer.as_ref().is_none_or(|outer| outer.has_room())
+    }
+
+    /// Whether half of the window is free.
+    pub fn is_half_free(&self) -> bool {
+        self.lock().is_half_free() && self.outer.as_ref().is_none_or(|outer| outer.is_half_free())
     }
 
     /// Whether a model that cannot wait may make its next response now. If the window is full, `account` is charged for all waiting responses, up to
@@ -137,6 +146,10 @@ impl State {
         self.responses < WINDOW_RESPONSES_MAX && self.bytes < WINDOW_BYTES_MAX
     }
 
+    fn is_half_free(&self) -> bool {
+        self.responses <= WINDOW_RESPONSES_MAX / 2 && self.bytes <= WINDOW_BYTES_MAX / 2
+    }
+
     /// The waiting responses, if there is no room.
     fn full_backlog(&self) -> Option<Backlog> {
         (!self.has_room()).then_some(Backlog { responses: self.responses, bytes: self.bytes })
@@ -175,11 +188,8 @@ impl Drop for ResponsePermit {
             let mut state = self.window.lock();
             state.responses -= 1;
             state.bytes -= self.bytes;
-            if state.has_room() {
-                (std::mem::take(&mut state.waiting), state.backlog.take())
-            } else {
-                (Vec::new(), None)
-            }
+            let callbacks = if state.is_half_free() { std::mem::take(&mut state.waiting) } else { Vec::new() };
+            (callbacks, if state.has_room() { state.backlog.take() } else { None })
         };
         // The callbacks are called without the lock, because they may call functions of the window.
         for callback in callbacks {
@@ -228,13 +238,14 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_room_is_notified_once_there_is_some() {
+    fn who_waits_for_room_is_notified_once_half_of_the_window_is_free() {
         check(&[], None);
         check(&[0; WINDOW_RESPONSES_MAX - 1], None);
-        check(&[0; WINDOW_RESPONSES_MAX], Some(1));
-        check(&[0; WINDOW_RESPONSES_MAX + 3], Some(4));
+        check(&[0; WINDOW_RESPONSES_MAX], Some(WINDOW_RESPONSES_MAX / 2));
+        check(&[0; WINDOW_RESPONSES_MAX + 3], Some(WINDOW_RESPONSES_MAX / 2 + 3));
         check(&[WINDOW_BYTES_MAX - 1], None);
         check(&[WINDOW_BYTES_MAX], Some(1));
+        check(&[WINDOW_BYTES_MAX / 8; 8], Some(4));
         check(&[WINDOW_BYTES_MAX * 2, 1, 1], Some(3));
     }
 

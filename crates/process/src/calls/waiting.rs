@@ -5,7 +5,8 @@
 //! | during the run, which holds the instance | it is kept beyond the window. If no more can be kept, the run waits at most [`CLIENT_WAITS_MAX`] |
 //! | after the run, by a thread of the model | it waits for room. If the process has other requests, it is kept after [`CLIENT_WAITS_MAX`] |
 //!
-//! The second limit exists because the same thread may have to answer the other requests. The time starts anew when the window has room.
+//! The second limit exists because the same thread may have to answer the other requests. The time starts anew when half of the window is free. It does
+//! not after each response that the client takes. Otherwise a client that takes one in 30 ms would make the thread wait 30 ms before each response.
 //!
 //! If the time is over and no more can be kept, the request ends. Requests that models make are an exception: their responses lie in memory that all
 //! processes share, so they wait without a limit.
@@ -59,8 +60,8 @@ impl WaitBudget {
         (self.in_run, self.left) = (false, CLIENT_WAITS_MAX);
     }
 
-    /// Notes that the window has room again. After the run the time starts anew. During the run it does not: all waits of a run count together.
-    pub(crate) fn has_room(&mut self) {
+    /// Notes that half of the window is free. After the run the time starts anew. During the run it does not: all waits of a run count together.
+    pub(crate) fn note_half_free(&mut self) {
         if !self.in_run {
             self.left = CLIENT_WAITS_MAX;
         }
@@ -188,7 +189,7 @@ mod tests {
         budget = budget.after(Some(now), now + CLIENT_WAITS_MAX);
         assert!(!budget.may_keep(false) && budget.may_keep(true));
         // A client that reads is waited for again.
-        budget.has_room();
+        budget.note_half_free();
         assert_eq!((budget.left(), budget.may_keep(true)), (CLIENT_WAITS_MAX, false));
     }
 
@@ -198,7 +199,7 @@ mod tests {
         waiting.add(Waited { number: 7, call: 1, budget: WaitBudget::of_run(true) });
         assert_eq!(waiting.take_due(false, now).1, Some(CLIENT_WAITS_MAX));
         let mut budget = waiting.take(7, 1, now + MS * 30).map(|waited| waited.budget);
-        budget.iter_mut().for_each(WaitBudget::has_room);
+        budget.iter_mut().for_each(WaitBudget::note_half_free);
         assert_eq!(budget.map(|budget| budget.left()), CLIENT_WAITS_MAX.checked_sub(MS * 30));
     }
 
