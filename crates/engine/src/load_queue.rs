@@ -8,7 +8,8 @@
 //! itself, directly or through others, is refused.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Condvar, MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
+use std::thread::{self, Thread};
 
 use nerite_locks::Mutex;
 use nerite_request::{Peer, Status};
@@ -16,7 +17,6 @@ use nerite_request::{Peer, Status};
 /// The loads and unloads that run, and those that wait.
 pub struct LoadQueue {
     state: Mutex<State>,
-    granted: Condvar,
 }
 
 /// A load or an unload that may run. Drop lets the next one run.
@@ -33,6 +33,14 @@ struct Call {
     model: String,
     /// The model whose load waits for this one.
     waiter: Option<String>,
+}
+
+/// A call that may not run yet.
+#[derive(Debug)]
+struct Waiting {
+    call: Call,
+    /// The thread that is notified when the call may run. No other thread is: a client may have hundreds of them here.
+    thread: Thread,
 }
 
 /// Which place a call has.
@@ -66,7 +74,7 @@ struct State {
     /// Models that are being loaded or unloaded.
     busy: HashSet<String>,
     /// The calls that wait, by number, in the order in which they arrived.
-    waiting: BTreeMap<u64, Call>,
+    waiting: BTreeMap<u64, Waiting>,
     /// The numbers of calls that may run and whose threads have not noticed it yet, and the places of these calls.
     granted: HashMap<u64, Place>,
     /// For each call with a waiter: the waiter, and the model that it waits for.
@@ -90,7 +98,7 @@ impl LoadQueue {
     /// A queue with `places` for loads, at least one.
     pub fn new(places: usize) -> LoadQueue {
         let state = State { places: places.max(1), ..State::default() };
-        LoadQueue { state: Mutex::new(state), granted: Condvar::new() }
+        LoadQueue { state: Mutex::new(state) }
     }
 
     /// Waits until this model may be loaded for `peer`; `None` for the server itself. `waiter` is the model whose load waits for this one. Err: the
@@ -116,13 +124,12 @@ impl LoadQueue {
         state.check(&call.model, call.waiter.as_deref())?;
         let number = state.line_up(call.clone());
         state.grant();
+        drop(state);
         loop {
-            if let Some(place) = state.granted.remove(&number) {
-                // The thread of a call that was granted together with this one may be waiting already.
-                self.granted.notify_all();
+            if let Some(place) = self.state().granted.remove(&number) {
                 return Ok(Turn { queue: self, call, place });
             }
-            state = self.granted.wait(state).unwrap_or_else(PoisonError::into_inner);
+            thread::park();
         }
     }
 
@@ -136,8 +143,6 @@ impl Drop for Turn<'_> {
         let mut state = self.queue.state();
         state.end(&self.call, self.place);
         state.grant();
-        drop(state);
-        self.queue.granted.notify_all();
     }
 }
 
@@ -149,14 +154,14 @@ impl State {
         self.owners.entry(call.owner.clone()).or_insert_with(new).waiting += 1;
         self.waits.extend(call.waiter.clone().map(|waiter| (waiter, call.model.clone())));
         self.last += 1;
-        self.waiting.insert(self.last, call);
+        self.waiting.insert(self.last, Waiting { call, thread: thread::current() });
         self.last
     }
 
-    /// Grants all calls that may run.
+    /// Grants all calls that may run, and notifies their threads.
     fn grant(&mut self) {
         while let Some(number) = self.next() {
-            let Some(call) = self.waiting.remove(&number) else { return };
+            let Some(Waiting { call, thread }) = self.waiting.remove(&number) else { return };
             let place = self.place(&call);
             let Call { owner, model, waiter } = call;
             self.taken += usize::from(place == Place::Own);
@@ -168,13 +173,14 @@ impl State {
             }
             self.busy.insert(model);
             self.granted.insert(number, place);
+            thread.unpark();
         }
     }
 
     /// The call that may run next: the first one of the owner of which the fewest calls have begun.
     fn next(&self) -> Option<u64> {
-        let free = self.waiting.iter().filter(|(_, call)| !self.busy.contains(&call.model));
-        let may = free.filter_map(|(number, call)| {
+        let free = self.waiting.iter().filter(|(_, waiting)| !self.busy.contains(&waiting.call.model));
+        let may = free.filter_map(|(number, Waiting { call, .. })| {
             let calls = self.owners.get(&call.owner)?;
             (self.place(call) != Place::Own || self.has_place(calls)).then_some((calls.begun, *number))
         });
@@ -373,6 +379,30 @@ mod tests {
         drop(turn("a", Some("b")));
         let state = queue.state();
         assert!(state.waits.is_empty() && state.lenders.is_empty() && state.taken == 0, "{state:?}");
+    }
+
+    #[test]
+    fn the_end_of_a_load_wakes_only_the_thread_of_the_next_one() {
+        const LOADS: u64 = 64;
+        let queue = LoadQueue::new(1);
+        let first = queue.load("first", None, None);
+        let switches = || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").expect("Linux has it");
+            let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            count.and_then(|count| count.trim().parse::<u64>().ok()).expect("a number")
+        };
+        let load = &|number: u64| drop(queue.load(&number.to_string(), None, None));
+        let total: u64 = thread::scope(|scope| {
+            let waits = (0..LOADS).map(|number| scope.spawn(move || (load(number), switches()).1));
+            let waits: Vec<_> = waits.collect();
+            while queue.state().waiting.len() < waits.len() {
+                thread::yield_now();
+            }
+            drop(first);
+            waits.into_iter().map(|waits| waits.join().expect("it gets its turn")).sum()
+        });
+        // If each end woke all threads that wait, there would be more than LOADS * LOADS / 2.
+        assert!(total < 8 * LOADS, "{total} switches of {LOADS} threads");
     }
 
     #[test]
