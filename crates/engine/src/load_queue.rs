@@ -382,6 +382,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "alone: counts context switches"]
     fn the_end_of_a_load_wakes_only_the_thread_of_the_next_one() {
         const LOADS: u64 = 64;
         let queue = LoadQueue::new(1);
