@@ -24,6 +24,9 @@ pub const TENSOR_PARAMETERS_MAX: usize = 256;
 pub const CONTROL_BYTES_MAX: usize = 1 << 20;
 /// Dimensions of one shape; runtimes take far fewer.
 pub const DIMS_MAX: usize = 4096;
+/// The product of the dimensions other than 0 in a shape without elements. In other shapes the bytes of the tensor bound the dimensions. Runtimes
+/// multiply these dimensions too, with the bytes of an element and the rows of a batch, and fail if the product does not fit into 64 bits.
+pub const EMPTY_DIMS_PRODUCT_MAX: u64 = 1 << 40;
 /// Strings in all BYTES inputs of one request, unless the model has more.
 pub const STRINGS_MAX: usize = 16 << 20;
 /// Bytes that a string takes in a runtime beside its own bytes. This includes the bytes of a short string.

@@ -2,6 +2,7 @@
 
 use nerite_config::TensorSpec;
 use nerite_request::Status;
+use nerite_request::limits::EMPTY_DIMS_PRODUCT_MAX;
 use nerite_tensor::strings::{self, StringsError};
 use nerite_tensor::{DataType, Shape, Tensor, byte_size, element_count, show_shape};
 
@@ -44,6 +45,13 @@ pub(super) fn check_input(
             if batching { BATCH_NOTE } else { "" }
         )));
     }
+    if product_without_elements(&input.shape).is_some_and(|product| product > EMPTY_DIMS_PRODUCT_MAX) {
+        return Err(Status::invalid(format!(
+            "{request}input '{name}' for model '{model}' has no elements, so its dimensions other than 0 must have a product of at most \
+             {EMPTY_DIMS_PRODUCT_MAX}, got the shape {}",
+            show_shape(&input.shape)
+        )));
+    }
     // Triton uses this name for the data of a raw request, in which the client gives no name.
     let shown = if raw { "raw_input" } else { &input.name };
     check_size(request, shown, input, own, contract)?;
@@ -56,6 +64,12 @@ pub(super) fn check_input(
 
 fn fits(shape: &[i64], dims: &[i64]) -> bool {
     shape.len() == dims.len() && shape.iter().zip(dims).all(|(have, want)| *want == -1 || have == want)
+}
+
+/// The product of the dimensions other than 0, if the shape has no elements.
+fn product_without_elements(shape: &[i64]) -> Option<u64> {
+    let others = shape.iter().map(|dim| dim.unsigned_abs()).filter(|dim| *dim != 0);
+    shape.contains(&0).then(|| others.fold(1, u64::saturating_mul))
 }
 
 fn check_size(
@@ -119,4 +133,51 @@ fn check_strings(input: &Tensor, expected: u64, contract: &Contract<'_>) -> Resu
 pub fn reshaped(own: &[i64], dims: &[i64], reshape: &[i64]) -> Shape {
     let mut free = own.iter().zip(dims).filter(|(_, dim)| **dim == -1).map(|(size, _)| *size);
     reshape.iter().map(|dim| if *dim == -1 { free.next().unwrap_or(1) } else { *dim }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use nerite_memory::Buffer;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(datatype: DataType, shape: &[i64], is_admitted: bool) {
+        let spec = TensorSpec {
+            name: "IN".into(),
+            data_type: Some(datatype),
+            dims: vec![-1; shape.len() - 1],
+            reshape: None,
+            optional: false,
+            ragged: false,
+            label_filename: String::new(),
+        };
+        let contract = Contract { model: "m", batch_max: 8, inputs: std::slice::from_ref(&spec), outputs: &[] };
+        let data = Buffer::from(Vec::new());
+        let mut input = Tensor { name: "IN".into(), datatype, shape: Shape::from_slice(shape), data };
+        let checked = check_input(Prefix(""), &mut input, &spec, &contract, false);
+        let expect = if is_admitted {
+            Ok(())
+        } else {
+            Err(format!(
+                "[request id: <id_unknown>] input 'IN' for model 'm' has no elements, so its dimensions other than 0 must have a product of at \
+                 most {EMPTY_DIMS_PRODUCT_MAX}, got the shape {}",
+                show_shape(shape)
+            ))
+        };
+        assert_eq!(checked.map_err(|status| status.message), expect, "{datatype} {shape:?}");
+    }
+
+    #[test]
+    fn dimensions_beside_a_zero_are_bounded_for_every_datatype() {
+        const MOST: i64 = EMPTY_DIMS_PRODUCT_MAX as i64;
+        for datatype in [DataType::Uint8, DataType::Fp64, DataType::Bytes] {
+            check(datatype, &[1, 0], true);
+            check(datatype, &[1, 0, MOST], true);
+            check(datatype, &[1, MOST, 0], true);
+            check(datatype, &[1, 0, MOST + 1], false);
+            check(datatype, &[2, 0, MOST], false);
+            check(datatype, &[1, i64::MAX, 0, i64::MAX], false);
+        }
+    }
 }
