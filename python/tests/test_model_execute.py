@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 from model_server import IDENTITY, OBEDIENT, given, obey, placed, read_text, serialised, start  # noqa: F401
 
+from nerite.model import batch
+from nerite.model.memory import Memory
+
 NO_RESPONSE = "the model returned None for this request, and its response sender sent no response"
 
 
@@ -482,20 +485,67 @@ def test_a_request_that_is_to_run_again_has_no_response(start):  # noqa: F811
     assert read_text(server, obey(server, "out = 8")) == "8"
 
 
-def test_a_batch_that_names_unknown_memory_fails(start):  # noqa: F811
-    server = start(IDENTITY)
-    answer = server.execute(server.request([["IN", "FP32", [1], 99, 0, 4]]))
-    assert answer["error"] == "memory of segment 99 is not mapped in the model's process"
+# A model that computes into the place of its output.
+OUTPUT_ARRAY = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", self.output(request))]) for request in requests]
+
+    def output(self, request):
+        value = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+        out = request.output_array("OUT", value.shape, value.dtype)
+        out[...] = value
+        return out
+"""
 
 
-def test_memory_that_cannot_be_mapped_fails_the_command(start):  # noqa: F811
+def test_unknown_memory_fails_the_request_that_names_it(start):  # noqa: F811
     server = start(IDENTITY)
     memory = server.memory(4096)
-    memory.byte_size = 1 << 20
-    assert "cannot be mapped" in server.execute(server.request())["error"]
+    right = server.request([given(memory, "IN", np.float32([5]))], [["OUT", memory.segment, 64, 64, False]])
+    first, second = server.execute(server.request([["IN", "FP32", [1], 99, 0, 4]], id="7"), right)["responses"]
+    assert first["error"] == ["INTERNAL", "[request id: 7] input 'IN': memory of segment 99 is not mapped in the model's process"]
+    assert placed(server, second["outputs"][0]).tolist() == [5]
+
+
+def test_an_input_that_there_is_no_memory_for_fails_its_request(monkeypatch):
+    def no_memory(*_):
+        raise MemoryError
+
+    class Refusal:
+        def refuse(self, *why):
+            self.why = why
+
+        def named(self, text):
+            return text
+
+    monkeypatch.setattr(batch, "decoded", no_memory)
+    right = {"flags": 0, "inputs": [("IN", "FP32", (1, 0), None, 0, 0)]}
+    wrong = {"flags": 0, "inputs": [("TEXT", "BYTES", (1, 0), None, 0, 0)]}
+    answers = [Refusal(), Refusal(), Refusal()]
+    made = batch.make_requests([right, wrong, right], answers, Memory())
+    assert [one._answer for one in made] == [answers[0], answers[2]]
+    assert answers[1].why == ("INTERNAL", "input 'TEXT': MemoryError")
+
+
+@pytest.mark.parametrize("is_region", [False, True])
+def test_memory_that_cannot_be_mapped_fails_the_request_that_names_it(start, is_region):  # noqa: F811
+    server = start(OUTPUT_ARRAY)
+    ours = server.memory(4096)
+    for wrong in (lambda number: [["IN", "FP32", [1], number, 0, 4]], lambda number: [given(ours, "IN", np.float32([5]))]):
+        # A file that is shorter than the segment. A region needs the guard, which this process does not have.
+        short = server.memory(4096, is_region=is_region)
+        short.byte_size = 4096 if is_region else 1 << 20
+        right = server.request([given(ours, "IN", np.float32([5]))], [["OUT", ours.segment, 64, 64, False]])
+        bad = server.request(wrong(short.segment), [["OUT", short.segment, 0, 64, True]])
+        answer = server.execute(bad, right)
+        first, second = answer["responses"]
+        assert first["error"][0] == "INTERNAL" and "cannot be mapped in the model's process" in first["error"][1]
+        assert placed(server, second["outputs"][0]).tolist() == [5]
+        assert answer["unmapped"] == [short.segment]
     assert server.exchange({"do": "ready"}) == {"is_ready": True}
-    server.memory(4096, is_region=True)
-    assert "cannot be mapped" in server.execute(server.request())["error"]
 
 
 def test_a_memory_error_in_the_model_is_an_error(start):  # noqa: F811

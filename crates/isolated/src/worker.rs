@@ -222,8 +222,7 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
 
     fn execute(&mut self, command: &Command, descriptors: Vec<OwnedFd>) -> String {
         if let Err(text) = self.server.memory().map(command.map(), descriptors) {
-            let unmapped = self.server.memory().take_unmapped();
-            return Answer { error: Some(&text), unmapped: &unmapped, ..Answer::default() }.to_string();
+            return Answer { error: Some(&text), ..Answer::default() }.to_string();
         }
         let Some(loaded) = &mut self.model else {
             return Answer { error: Some("it has no model"), ..Answer::default() }.to_string();

@@ -280,7 +280,8 @@ class Answer:
             raise TritonModelException("The request has been answered already.")
         place = self._wanted.get(name)
         byte_size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        if place is None or (place[4] and (place[1] is None or byte_size > place[3])):
+        is_unmapped = place is not None and place[1] in self._model_channel.memory.unmapped
+        if place is None or is_unmapped or (place[4] and (place[1] is None or byte_size > place[3])):
             return np.empty(shape, dtype)
         if place[1] is None or byte_size > place[3]:
             self._enlarge(place, byte_size)

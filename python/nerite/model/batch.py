@@ -16,7 +16,7 @@ import numpy as np
 from . import packets
 from .answer import Answer, ModelChannel
 from .channel import Ended
-from .errors import CALLERS, TritonModelException, error_text
+from .errors import CALLERS, error_text
 from .memory import Memory, Unmapped
 from .requests import InferenceRequest, InferenceResponse
 from .tensors import BrokenInput, DeviceTensor, Tensor, decoded
@@ -157,8 +157,8 @@ def make_requests(wires: list[packets.Request], answers: Sequence[Answer], memor
         except BrokenInput as broken:
             answer.refuse("INVALID_ARG", answer.named(str(broken)))
             continue
-        except TritonModelException as unopened:
-            answer.refuse("INTERNAL", answer.named(f"input '{name}': {unopened}"))
+        except Exception as fault:  # noqa: BLE001 - memory that cannot be mapped, opened or had fails its request alone
+            answer.refuse("INTERNAL", answer.named(f"input '{name}': {str(fault) or type(fault).__name__}"))
             continue
         made.append(InferenceRequest._of(wire, inputs, answer))
     return made

@@ -15,7 +15,7 @@ from typing import Any
 
 from .channel import Channel
 from .errors import TritonModelException
-from .memory import Memory, Unmapped
+from .memory import Memory
 from .packets import TENSOR_SEGMENT
 
 
@@ -127,12 +127,12 @@ class Calls:
     def _receive(self) -> Any:
         answer, descriptors = self._channel.receive()
         if answer.get("map"):
-            try:
-                self._memory.map(answer["map"], descriptors)
-            except Unmapped as failed:
-                unmapped, self._memory.unmapped = self._memory.unmapped, []
-                self.notify({"unmapped": unmapped})
-                return {"call": answer["call"], "error": str(failed)}
+            self._memory.map(answer["map"], descriptors)
+            found = self._memory.unmapped
+            unmapped = {segment: found.pop(segment) for segment, *_ in answer["map"] if segment in found}
+            if unmapped:
+                self.notify({"unmapped": list(unmapped)})
+                return {"call": answer["call"], "error": "; ".join(unmapped.values())}
         return answer
 
 

@@ -116,8 +116,8 @@ class Memory:
         self.read_more: Optional[Callable[[float], bool]] = None
         # Held while the set above is changed.
         self._lock = threading.Lock()
-        # Segments that could not be mapped, and that were not reported to the server yet.
-        self.unmapped: list[int] = []
+        # Segments that could not be mapped, and why. Those that were not reported to the server yet.
+        self.unmapped: dict[int, str] = {}
 
     def __getitem__(self, segment: int) -> Any:
         """The segment's bytes, as an array of uint8. Of a region on a GPU, a ``DeviceSegment``."""
@@ -130,6 +130,8 @@ class Memory:
         """The bytes of a segment that another thread is about to map, because another channel introduced it."""
         deadline = time.monotonic() + _AWAITED_S
         while segment not in self._bytes:
+            if segment in self.unmapped:
+                raise Unmapped(self.unmapped[segment])
             if time.monotonic() > deadline:
                 raise Unmapped(f"memory of segment {segment} is not mapped in the model's process")
             if self.read_more is None or not self.read_more(_LOOK_AGAIN_S):
@@ -137,7 +139,7 @@ class Memory:
         return self._bytes[segment]
 
     def map(self, wanted: list[Segment], descriptors: list[int]) -> None:
-        """Maps each segment, and closes the descriptors."""
+        """Maps each segment, and closes the descriptors. If one cannot be mapped, each access to it fails, so that only its own request does."""
         try:
             for (segment, length, file_offset, is_region, *more), descriptor in zip(wanted, descriptors):
                 is_private = more == [_PRIVATE]
@@ -152,11 +154,10 @@ class Memory:
                 try:
                     self._map_with_retry(segment, length, file_offset, is_region, is_private, descriptor)
                 except (OSError, ValueError) as error:
-                    self.unmapped = [other[0] for other in wanted if other[0] not in self._bytes]
-                    raise Unmapped(
+                    self.unmapped[segment] = (
                         f"memory of {length} bytes cannot be mapped in the model's process: {error}; "
                         "raise its limits on address space (ulimit -v) and mappings, or use smaller regions"
-                    ) from error
+                    )
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)

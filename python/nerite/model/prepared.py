@@ -51,7 +51,7 @@ class Prepared:
 
     def make(self, request: Request, memory: Memory) -> None:
         """Makes the arrays over the inputs, if that is possible."""
-        if self._is_refused or any(memory.is_private(segment) for segment in self.input_segments):
+        if self._is_refused or any(memory.is_private(segment) or segment in memory.unmapped for segment in self.input_segments):
             return
         held = [memory[segment] for segment in self.input_segments]
         if any(type(one) is not np.ndarray for one in held):

@@ -24,7 +24,7 @@ from .calls import Calls
 from .channel import Channel, Ended, SideChannel
 from .errors import CALLERS, error_text
 from .logger import Logger
-from .memory import Guard, Memory, Unmapped
+from .memory import Guard, Memory
 from .tensors import Tensor
 
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -94,7 +94,7 @@ class Stub:
                 if message.get("map"):
                     self._model_channel.memory.map(message["map"], descriptors)
                 answer: packets.Answer = self._commands[name](message)
-            except (Failed, loading.NotLoaded, Unmapped) as failed:
+            except (Failed, loading.NotLoaded) as failed:
                 answer = {"error": str(failed)}
             except Ended:
                 raise
@@ -103,7 +103,7 @@ class Stub:
             if name == "execute" and not self._is_decoupled:
                 self._report_kept(message, answer)
             if self._model_channel.memory.unmapped:
-                answer["unmapped"], self._model_channel.memory.unmapped = self._model_channel.memory.unmapped, []
+                answer["unmapped"], self._model_channel.memory.unmapped = list(self._model_channel.memory.unmapped), {}
             if name == "execute" and "responses" in answer:
                 channel.send_packet(packed.executed(answer))
             else:

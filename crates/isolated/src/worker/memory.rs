@@ -26,15 +26,14 @@ pub(super) struct Memory {
 #[derive(Default)]
 struct State {
     segments: HashMap<u64, SharedMapping>,
-    /// Segments that could not be mapped and were not reported to the server yet.
-    unmapped: Vec<u64>,
+    /// Segments that could not be mapped and were not reported to the server yet, and why.
+    unmapped: HashMap<u64, String>,
 }
 
 impl Memory {
-    /// Maps each segment from one descriptor.
+    /// Maps each segment from one descriptor. If one cannot be mapped, only the requests that use it fail.
     pub(super) fn map(&self, wanted: Option<Vec<Segment>>, descriptors: Vec<OwnedFd>) -> Result<(), String> {
         let wanted = wanted.ok_or("the server told of memory in words that make no sense")?;
-        let mut failed = Ok(());
         let mut descriptors = descriptors.into_iter();
         for Segment { number: segment, bytes, file_offset, is_region, is_private, .. } in wanted {
             let made = descriptors.next().ok_or_else(|| std::io::Error::other("its descriptor did not come"));
@@ -43,16 +42,16 @@ impl Memory {
             match made.and_then(|descriptor| map(descriptor, file_offset, bytes, is_region)) {
                 Ok(mapping) => drop(self.lock().segments.insert(segment, mapping)),
                 Err(error) => {
-                    self.lock().unmapped.push(segment);
-                    failed = Err(format!(
+                    let why = format!(
                         "memory of {bytes} bytes cannot be mapped in the model's process: {error}; raise its limits on address \
                          space (ulimit -v) and mappings, or use smaller regions"
-                    ));
+                    );
+                    self.lock().unmapped.insert(segment, why);
                 }
             }
         }
         self.mapped.notify_all();
-        failed
+        Ok(())
     }
 
     /// Drops these segments. They stay mapped while requests use them.
@@ -65,7 +64,7 @@ impl Memory {
 
     /// Takes the segments that could not be mapped, to report them to the server.
     pub(super) fn take_unmapped(&self) -> Vec<u64> {
-        std::mem::take(&mut self.lock().unmapped)
+        std::mem::take(&mut self.lock().unmapped).into_keys().collect()
     }
 
     /// The segment and offset of these bytes, if the server knows that memory.
@@ -81,11 +80,14 @@ impl Memory {
     pub(super) fn get(&self, segment: u64, on_its_way: bool) -> Result<SharedMapping, Status> {
         let timeout = if on_its_way { ON_ITS_WAY } else { Duration::ZERO };
         let is_missing =
-            |state: &mut State| !state.segments.contains_key(&segment) && !state.unmapped.contains(&segment);
+            |state: &mut State| !state.segments.contains_key(&segment) && !state.unmapped.contains_key(&segment);
         let waited = self.mapped.wait_timeout_while(self.lock(), timeout, is_missing);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let found = state.segments.get(&segment).cloned();
-        found.ok_or_else(|| Status::internal(format!("segment {segment} is not mapped in the model's process")))
+        found.ok_or_else(|| match state.unmapped.get(&segment) {
+            Some(why) => Status::unavailable(why),
+            None => Status::internal(format!("segment {segment} is not mapped in the model's process")),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
