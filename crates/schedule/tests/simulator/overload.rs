@@ -1,6 +1,6 @@
-//! Does a request that was accepted wait only for those that were accepted before it, however many more come? All are of one peer.
+//! Does a request that was accepted wait only for those that were accepted before it, however many more come?
 //!
-//! A wait is asserted as a count of batches, and as a time of the simulated clock. Of `ahead` requests that wait when one is accepted, each batch takes as
+//! All requests are of one peer. A wait is asserted as a count of batches, and as a time of the simulated clock. Of `ahead` requests that wait when one is accepted, each batch takes as
 //! many as it may. In the time of one run every instance starts a batch.
 
 use nerite_schedule::{Fifo, Rejection, Scheduler};
