@@ -283,7 +283,7 @@ def test_every_queue_is_bounded(launcher):
                     assert error.status == grpc.StatusCode.UNAVAILABLE
                     assert error.text == (
                         f"[request id: r] Exceeds maximum queue size: 3 requests may wait for model '{model}' version 1, "
-                        "those of one client in three quarters of the places that others leave; raise --queue-requests-max, or add instances"
+                        "and one client has three quarters of the places that others leave; raise --queue-requests-max, or add instances"
                     )
 
 

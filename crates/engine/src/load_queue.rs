@@ -197,8 +197,8 @@ impl State {
         }
     }
 
-    /// Whether there is a place for one more load of the owner of these calls. While a client has several places, or the only one, owners without a load
-    /// get extra ones. Loads of as many owners as there are places run then, and of two at least.
+    /// Whether there is a place for one more load of the owner of these calls. While a client has several places, or the only one, an owner without a load
+    /// gets an extra place. There are extra places until as many owners as there are places have a load, or two owners if there is one place.
     fn has_place(&self, calls: &Calls) -> bool {
         let has_several =
             |(owner, calls): (&Owner, &Calls)| matches!(owner, Owner::Client(_)) && calls.running >= self.places.min(2);

@@ -552,7 +552,7 @@ fn rejecting(
             let mut text = format!("[request id: {id}] {}", rejection.sentence());
             if rejection == Rejection::Overloaded {
                 text += &format!(
-                    ": {requests_max} requests may wait for model '{name}' version {version}, those of one client in three quarters of the places that \
+                    ": {requests_max} requests may wait for model '{name}' version {version}, and one client has three quarters of the places that \
                      others leave; raise --queue-requests-max, or add instances"
                 );
             }

@@ -119,7 +119,7 @@ impl Arrival {
         }
     }
 
-    /// In whose turns it runs.
+    /// The client that the request takes a turn of.
     pub(crate) fn turns_of(&self) -> Client {
         if self.in_order { Client::default() } else { self.client }
     }

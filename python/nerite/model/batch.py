@@ -157,7 +157,7 @@ def make_requests(wires: list[packets.Request], answers: Sequence[Answer], memor
         except BrokenInput as broken:
             answer.refuse("INVALID_ARG", answer.named(str(broken)))
             continue
-        except Exception as fault:  # noqa: BLE001 - memory that cannot be mapped, opened or had fails its request alone
+        except Exception as fault:  # noqa: BLE001 - an input that cannot be made fails its own request only
             answer.refuse("INTERNAL", answer.named(f"input '{name}': {str(fault) or type(fault).__name__}"))
             continue
         made.append(InferenceRequest._of(wire, inputs, answer))

@@ -116,7 +116,7 @@ class Memory:
         self.read_more: Optional[Callable[[float], bool]] = None
         # Held while the set above is changed.
         self._lock = threading.Lock()
-        # Segments that could not be mapped, and why. Those that were not reported to the server yet.
+        # Why each of these segments could not be mapped. An entry is removed when the server is told of it.
         self.unmapped: dict[int, str] = {}
 
     def __getitem__(self, segment: int) -> Any:

@@ -26,7 +26,7 @@ pub(super) struct Memory {
 #[derive(Default)]
 struct State {
     segments: HashMap<u64, SharedMapping>,
-    /// Segments that could not be mapped and were not reported to the server yet, and why.
+    /// Why each of these segments could not be mapped. An entry is removed when the server is told of it.
     unmapped: HashMap<u64, String>,
 }
 

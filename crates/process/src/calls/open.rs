@@ -245,7 +245,7 @@ impl Calls {
     /// Decides whether the next response to a request may be sent. If it must wait, the wait is noted, and this is called again later.
     fn next_response(self: &Arc<Calls>, number: u64, call: u64, open: &mut Open) -> NextResponse {
         let Some(window) = open.responder.window() else { return NextResponse::Send };
-        if window.is_half_free() {
+        if open.budget.has_waited() && window.is_half_free() {
             open.budget.note_half_free();
         }
         if window.has_room() {

@@ -5,8 +5,8 @@
 //! | during the run, which holds the instance | it is kept beyond the window. If no more can be kept, the run waits at most [`CLIENT_WAITS_MAX`] |
 //! | after the run, by a thread of the model | it waits for room. If the process has other requests, it is kept after [`CLIENT_WAITS_MAX`] |
 //!
-//! The second limit exists because the same thread may have to answer the other requests. The time starts anew when half of the window is free. It does
-//! not after each response that the client takes. Otherwise a client that takes one in 30 ms would make the thread wait 30 ms before each response.
+//! The second limit exists because the same thread may have to answer the other requests. The time starts anew when half of the window is free. If it
+//! started anew with each response that the client takes, a client that takes one in 30 ms would make the thread wait 30 ms before each response.
 //!
 //! If the time is over and no more can be kept, the request ends. Requests that models make are an exception: their responses lie in memory that all
 //! processes share, so they wait without a limit.
@@ -58,6 +58,11 @@ impl WaitBudget {
     /// Notes that the run has ended. From now on only the model's own threads answer the request.
     pub(crate) fn run_ends(&mut self) {
         (self.in_run, self.left) = (false, CLIENT_WAITS_MAX);
+    }
+
+    /// Whether waits have used a part of the time.
+    pub(crate) fn has_waited(&self) -> bool {
+        self.left < CLIENT_WAITS_MAX
     }
 
     /// Notes that half of the window is free. After the run the time starts anew. During the run it does not: all waits of a run count together.

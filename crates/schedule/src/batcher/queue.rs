@@ -71,8 +71,8 @@ impl Queue {
         self.occupancy.has_place(peer, limit)
     }
 
-    /// Whether one more request of that peer may wait in this level, for which the model's author set the limit. The limit is the same for one peer as for
-    /// all, as in Triton. So that one peer keeps no other out, a peer without a request in a full level may have one there.
+    /// Whether one more request of that peer may wait in this level, for which the model's author set the limit. One peer alone may fill the level, as in
+    /// Triton. A peer without a request there finds a place even if the level is full, so that no peer keeps another one out.
     pub fn has_place_in(&self, level: u64, peer: u64, limit: usize) -> bool {
         self.levels.get(&level).is_none_or(|of_level| of_level.all() < limit || of_level.of(peer) == 0)
     }
