@@ -193,7 +193,7 @@ fn bill_of_materials(root: &Path, name: &str, machine: Machine, epoch: &str) -> 
 fn wheels(root: &Path, binary: &Path, machine: Machine, epoch: &str) -> Result<(), String> {
     let environment = root.join(".venv/bin/python");
     let has_backend = |python: &Path| {
-        Command::new(python).args(["-c", "import hatchling, maturin"]).output().is_ok_and(|done| done.status.success())
+        Command::new(python).args(["-c", "import hatchling, elftools"]).output().is_ok_and(|done| done.status.success())
     };
     let is_ready = has_backend(&environment);
     let mut pip = Command::new(if is_ready { environment.as_os_str() } else { OsStr::new("python3") });
