@@ -36,7 +36,7 @@ def binary() -> pathlib.Path:
             return pathlib.Path(candidate)
     raise ServerMissing(
         f"no server is installed for {sys.executable}, only its clients (nerite-client {__version__}): "
-        f"`pip install {DISTRIBUTION}=={__version__}` brings it, or NERITE_BIN names one"
+        f"install the wheel of {DISTRIBUTION} {__version__}, put the program `{NAME}` on the PATH, or name it by NERITE_BIN"
     )
 
 
@@ -67,7 +67,7 @@ def warn_of_other_version() -> None:
     if installed != __version__:
         warnings.warn(
             f"the server is {DISTRIBUTION} {installed}, and its clients are nerite-client {__version__}: "
-            f"`pip install {DISTRIBUTION}=={__version__}` makes them one",
+            "install the wheels of one version",
             RuntimeWarning,
             stacklevel=3,
         )

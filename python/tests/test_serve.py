@@ -373,7 +373,7 @@ def test_without_a_server_the_cure_is_said(monkeypatch, tmp_path):
         nerite.serve(EXAMPLES)
     monkeypatch.delenv("NERITE_BIN")
     monkeypatch.setattr(_binary, "_candidates", lambda: iter(()))
-    with pytest.raises(nerite.ServerMissing, match="pip install nerite=="):
+    with pytest.raises(nerite.ServerMissing, match="install the wheel of nerite "):
         nerite.serve(EXAMPLES)
 
 

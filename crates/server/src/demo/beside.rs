@@ -45,7 +45,7 @@ pub(super) async fn measure(options: &DemoOptions) -> Result<(), DemoError> {
     if text.ends_with(ENDED_EARLY) {
         println!("The rest failed, or took more than {} s.", PATIENCE.as_secs());
     } else if !has("nerite") {
-        println!("The Python on the path has no nerite-client (pip install nerite-client).");
+        println!("The Python on the path has no nerite-client (`pip install ./python` in the sources, or its wheel).");
     }
     Ok(())
 }
