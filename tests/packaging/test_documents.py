@@ -28,6 +28,7 @@ LINKED = {
     "docs/operator.md": {"models": "examples/models"},
     "docs/page.md": {"models": "examples/models"},
     "docs/sandbox.md": {"models": "examples/models"},
+    "docs/stopping.md": {"models": "examples/models"},
     "examples/README.md": {"examples": "examples"},
     "packaging/wheel/README.md": {"models": "examples/models"},
 }

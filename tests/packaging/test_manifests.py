@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 import urllib.request
 
@@ -36,6 +37,18 @@ def documents(name: str) -> dict[str, dict]:
 
 def ports_of(effective_settings: dict) -> set[int]:
     return {effective_settings["http-port"], effective_settings["grpc-port"], effective_settings["metrics-port"]}
+
+
+def longest_stop(effective_settings: dict) -> int:
+    return effective_settings["drain-seconds"] + effective_settings["exit-timeout-secs"]
+
+
+def noted_stop(program: pathlib.Path) -> int:
+    """The seconds that the packaged files give a stop, by the note of `nerite config check` about a longer one."""
+    flags = ["--no-files", "--model-repository=/models", "--drain-seconds=3600"]
+    done = subprocess.run([program, "config", "check", *flags], capture_output=True, text=True)
+    (seconds,) = re.findall(r"a stop may take 3630 s: .* give it (\d+) s; raise theirs", done.stdout)
+    return int(seconds)
 
 
 def check_confined(container: dict, pod: dict) -> None:
@@ -68,7 +81,7 @@ def test_the_deployment_is_what_the_server_does(program):
     effective_settings = settings(program, server["args"], {})
     assert {port["containerPort"] for port in server["ports"]} == ports_of(effective_settings)
     check_probes(server, effective_settings["http-port"])
-    assert pod["terminationGracePeriodSeconds"] > effective_settings["exit-timeout-secs"]
+    assert pod["terminationGracePeriodSeconds"] == noted_stop(program) > longest_stop(effective_settings)
     annotations = found["Deployment"]["spec"]["template"]["metadata"]["annotations"]
     assert int(annotations["prometheus.io/port"]) == effective_settings["metrics-port"]
     for container in (server, client):
@@ -113,6 +126,8 @@ def test_the_serving_runtime_is_what_the_server_does(program):
     check_shared(container, spec, effective_settings["session-socket"])
     assert int(spec["annotations"]["prometheus.kserve.io/port"]) == effective_settings["metrics-port"]
     assert spec["protocolVersions"] == ["v2", "grpc-v2"]
+    # What a pod gets for its end by default.
+    assert longest_stop(effective_settings) < 30
     volumes = {volume["name"] for volume in spec["volumes"]}
     assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
 
@@ -128,6 +143,16 @@ def stages() -> dict[str, list[tuple[str, str]]]:
                 found[rest.split(" AS ")[1]] = (own := [])
             own.append((instruction, rest))
     return found
+
+
+def test_the_images_of_manifests_are_those_that_the_commands_make():
+    (version,) = re.findall(r'^version = "(.+)"$', (ROOT / "Cargo.toml").read_text(), re.M)
+    commands = re.findall(r"^#   docker build .* -t (\S+)(?: --target (\S+))? target/dist$", (PACKAGING / "container" / "Dockerfile").read_text(), re.M)
+    made = {tag: stage or "default" for tag, stage in commands}
+    assert {f"nerite:{version}", f"nerite-onnxruntime:{version}"} <= set(made) and set(made.values()) <= set(stages())
+    containers = [*documents("nerite.yaml")["Deployment"]["spec"]["template"]["spec"]["containers"], *documents("serving-runtime.yaml")["ServingRuntime"]["spec"]["containers"]]
+    assert {container["image"] for container in containers} <= set(made)
+    assert set(re.findall(r"nerite[\w-]*:\d[\w.]*", (ROOT / "docs" / "install.md").read_text())) <= set(made)
 
 
 @pytest.mark.parametrize("stage", ["server", "python"])
@@ -215,6 +240,42 @@ def test_the_unit_is_sound_and_confined(program, tmp_path):
     assert done.returncode == 0, done.stdout[-300:]
 
 
+def test_the_page_makes_a_service_of_a_program(program, tmp_path):
+    """Below another root, without the right to add users, and without Rust and Python on the path."""
+    section = (ROOT / "docs" / "install.md").read_text().partition("## A program that somebody made")[2]
+    (block,) = re.findall(r"```console\n(.*?)```", section.partition("\n## ")[0], re.S)
+    root = tmp_path / "root"
+    for name in ("usr/bin", "run/nerite", "given"):
+        (root / name).mkdir(parents=True)
+    (root / "given" / "nerite").symlink_to(program)
+    stand_ins = {"useradd": "exit 0", "systemctl": "exit 0", "cargo": "exit 1", "python3": "exit 1"}
+    (tmp_path / "bin").mkdir()
+    for name, line in stand_ins.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho $0 $* >> {tmp_path}/called\n{line}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    lines = re.sub(r"^[$>] ", "", block, flags=re.M).replace("-o nerite ", "")
+    lines = re.sub(r"(?<![\w.])/(usr/bin|etc|var/lib|run)/", rf"{root}/\1/", lines)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("NERITE_")}
+    clean |= {"PATH": f"{tmp_path}/bin:{root}/usr/bin:/usr/bin:/bin"}
+    done = subprocess.run(["bash", "-e", "-c", lines], cwd=root / "given", env=clean, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.endswith("7 settings, and they hold\n"), done.stdout + done.stderr
+    assert [line.rpartition("/")[2] for line in (tmp_path / "called").read_text().splitlines()][-1] == "systemctl enable --now nerite"
+    unit = (root / "etc" / "systemd" / "system" / "nerite.service").read_text()
+    (stop,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.M)
+    (command,) = re.findall(r"^ExecStart=(.+)$", unit, re.M)
+    effective_settings = settings(program, command.split()[1:], {})
+    assert int(stop) == noted_stop(program) > longest_stop(effective_settings)
+    (root / "var" / "lib" / "nerite" / "models" / "digits").symlink_to(ROOT / "examples" / "models" / "digits")
+    # A socket's path has 107 bytes at the most.
+    with tempfile.TemporaryDirectory() as short:
+        server = servers.start(command.split(), clean, [f"--session-socket={short}/s"], tmp_path / "log")
+        try:
+            with urllib.request.urlopen(f"http://{server.http}/v2/models/digits/ready", timeout=30) as answer:
+                assert answer.status == 200
+        finally:
+            servers.stop(server)
+
+
 def test_the_units_file_of_settings_holds(program):
     unit = UNIT.read_text()
     commands = dict(re.findall(r"^(ExecStartPre|ExecStart)=/usr/bin/nerite (.+)$", unit, re.M))
@@ -226,6 +287,6 @@ def test_the_units_file_of_settings_holds(program):
     assert os.path.dirname(effective_settings["session-socket"]) == f"/run/{directories['RuntimeDirectory']}"
     assert effective_settings["model-repository"] == [f"/var/lib/{directories['StateDirectory'].split()[-1]}"]
     (stop,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.M)
-    assert int(stop) > effective_settings["exit-timeout-secs"]
+    assert int(stop) == noted_stop(program) > longest_stop(effective_settings)
     sysusers = (PACKAGING / "systemd" / "nerite.sysusers").read_text().split()
     assert sysusers[:2] == ["u", re.search(r"^User=(.+)$", unit, re.M)[1]]

@@ -59,6 +59,7 @@ pub(crate) struct Inner {
     pub log: Arc<LogSwitches>,
     pub tracer: Tracer,
     pub options: Options,
+    pub draining: AtomicBool,
     pub stopping: AtomicBool,
     pub under_way: Arc<AtomicUsize>,
     /// Measures the load of the machine. Set if the operator wants that.
@@ -114,6 +115,9 @@ pub struct Options {
 /// Triton's text for a server that stops or whose start failed.
 const NOT_READY: &str = "Server not ready";
 
+/// The error of readiness while the server drains.
+const DRAINING: &str = "Server draining: it serves requests until it stops, send new ones elsewhere";
+
 /// The header with the secret of a token.
 pub(crate) const AUTHORIZATION: &str = "authorization";
 
@@ -135,7 +139,7 @@ impl Api {
         log: Arc<LogSwitches>,
         options: Options,
     ) -> Api {
-        let (stopping, host) = (AtomicBool::new(false), OnceLock::new());
+        let (draining, stopping, host) = (AtomicBool::new(false), AtomicBool::new(false), OnceLock::new());
         let tracer = Tracer::new(options.trace.clone());
         // Without random bits the server has no id, and reports none.
         let server_id = random_bits().map(|bits| format!("{bits:032x}")).unwrap_or_default();
@@ -148,6 +152,7 @@ impl Api {
             log,
             tracer,
             options,
+            draining,
             stopping,
             under_way,
             host,
@@ -282,6 +287,17 @@ impl Api {
     /// Whether the server is stopping, and takes no new work.
     pub fn stopping(&self) -> bool {
         self.inner.stopping.load(Ordering::Acquire)
+    }
+
+    /// Whether the server drains: it is not ready and serves everything.
+    pub fn draining(&self) -> bool {
+        self.inner.draining.load(Ordering::Acquire)
+    }
+
+    /// Refuses questions for readiness while the server drains or stops, or if its start failed.
+    pub(crate) fn check_staying(&self) -> Result<(), Status> {
+        self.check_running()?;
+        if self.draining() { Err(Status::unavailable(DRAINING)) } else { Ok(()) }
     }
 
     /// Refuses calls while the server is stopping or if its start failed. Inferences ask [`Api::check_started`]

@@ -27,6 +27,11 @@ impl UnderWay {
 }
 
 impl Api {
+    /// Makes the server say that it is not ready. Everything is served as before.
+    pub fn begin_draining(&self) {
+        self.inner.draining.store(true, Ordering::Release);
+    }
+
     /// Begins the stop of the server. The server is not ready any more, and completes only requests that are under way. Requests that wait for a model to be
     /// loaded are refused, and loads end.
     pub fn begin_stopping(&self) {

@@ -4,9 +4,11 @@ use std::convert::Infallible;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::{Request, Response, StatusCode};
+use http::header::CONNECTION;
+use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -223,22 +225,30 @@ async fn serve_timed(
     let handler = &*handler;
     let progress = Arc::clone(monitor.progress());
     let stream = TokioIo::new(MemoryLimitedStream::new(stream, handler.account()));
+    let is_draining = AtomicBool::new(false);
     let service = service_fn(|request: Request<hyper::body::Incoming>| {
         progress.begin_request();
+        let is_draining = &is_draining;
         let request = request.map(|body| Incoming::new(body, Arc::clone(&progress)));
         let progress = Arc::clone(&progress);
         let verdict = sites.as_ref().map_or(Verdict::Serve, |sites| sites.judge(request.method(), request.headers()));
         async move {
-            let response = match verdict {
+            let mut response = match verdict {
                 Verdict::Serve => handler.answer(request).await,
                 other => Box::pin(answer_judged(handler, other, request)).await,
             };
+            if is_draining.load(Ordering::Relaxed) {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
             Ok::<_, Infallible>(response.map(|body| Answering::new(body, progress)))
         }
     });
     let connection = http1::Builder::new().auto_date_header(false).serve_connection(stream, service);
-    let mut served =
-        FutureConnection { connection: pin!(connection), shut_down: |connection| connection.graceful_shutdown() };
+    let mut served = FutureConnection {
+        connection: pin!(connection),
+        shut_down: |connection| connection.graceful_shutdown(),
+        is_draining: &is_draining,
+    };
     // The grace period is zero, because a connection that the monitor ends has no request under way.
     let served_until_shed = monitor_connection(&mut served, &mut monitor, Duration::ZERO);
     until_shed(handler.account(), LEAVE_MAX, served_until_shed).await;

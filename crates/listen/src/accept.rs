@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::limits::{ACCEPT_PAUSE, CLOSING_PAUSE};
-use crate::stop_signal::StopSignal;
+use crate::stop_signal::{Stage, StopSignal};
 use crate::{Connection, Listener, Peers};
 
 /// Does what [`crate::Service::accept`] says, until `stop`.
@@ -81,6 +81,15 @@ fn means_end(error: &io::Error) -> bool {
 /// Closes the listener when the service stops, or when the runtime drops the task that waits for that.
 struct ClosedOnDrop(Weak<Listener>);
 
+impl ClosedOnDrop {
+    /// Refuses new connections. Those that wait are accepted before.
+    fn drain(&self) {
+        if let Some(listener) = self.0.upgrade() {
+            listener.drain();
+        }
+    }
+}
+
 impl Drop for ClosedOnDrop {
     fn drop(&mut self) {
         if let Some(listener) = self.0.upgrade() {
@@ -89,10 +98,14 @@ impl Drop for ClosedOnDrop {
     }
 }
 
-async fn close_when_stopped(listener: ClosedOnDrop, mut stop: StopSignal, ended: oneshot::Receiver<Infallible>) {
+async fn close_when_stopped(listener: ClosedOnDrop, mut stop: StopSignal, mut ended: oneshot::Receiver<Infallible>) {
+    tokio::select! {
+        () = stop.wait_for(Stage::ListenersClosed) => listener.drain(),
+        // The acceptor has ended by itself.
+        _ = &mut ended => {}
+    }
     tokio::select! {
         () = stop.wait() => {}
-        // The acceptor has ended by itself.
         _ = ended => {}
     }
     drop(listener);

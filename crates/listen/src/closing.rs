@@ -76,6 +76,7 @@ mod tests {
 
     use super::*;
     use crate::Open;
+    use crate::stop_signal::Stage;
 
     const CLOSING: Duration = Duration::from_secs(2);
 
@@ -140,7 +141,7 @@ mod tests {
         let (mut signals, held) = ([http.service.stop_signal(), metrics.service.stop_signal()], http.service.open());
         let (took, cut) = close(&[http], &[metrics], Duration::ZERO).await;
         assert_eq!((took.as_millis() / 10, cut.as_str()), (0, "1 of HTTP"));
-        assert!(signals.iter_mut().all(crate::StopSignal::has_come));
+        assert!(signals.iter_mut().all(|signal| signal.advanced() == Some(Stage::Stopping)));
         drop(held);
     }
 }

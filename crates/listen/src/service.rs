@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::accept::spawn_acceptor;
-use crate::stop_signal::StopSignal;
+use crate::stop_signal::{Stage, StopSignal};
 use crate::{Connection, Listener, Peers};
 
 /// The listeners and connections of one front end, which stop together. A clone is the same service. Dropping it does not stop it.
@@ -15,8 +15,8 @@ pub struct Service(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    stop: watch::Sender<bool>,
-    /// The signal as it was before any stop. A clone notices a stop even if the stop began before the clone was made.
+    stage: watch::Sender<Stage>,
+    /// The signal as it was at the beginning. A clone notices a stage even if it began before the clone was made.
     signal: StopSignal,
     /// Each listener has a receiver.
     listeners: watch::Sender<()>,
@@ -38,9 +38,9 @@ struct Listening {
 
 impl Default for Service {
     fn default() -> Service {
-        let (stop, signal) = watch::channel(false);
+        let (stage, signal) = watch::channel(Stage::Serving);
         let (listeners, connections) = (watch::Sender::new(()), watch::Sender::new(()));
-        Service(Arc::new(Shared { stop, signal: StopSignal(signal), listeners, connections }))
+        Service(Arc::new(Shared { stage, signal: StopSignal(signal), listeners, connections }))
     }
 }
 
@@ -77,9 +77,33 @@ impl Service {
         self.0.connections.receiver_count()
     }
 
+    /// Begins to end connections without losing a request: everything is served, and each connection ends after a request. New connections are accepted.
+    pub fn drain(&self) {
+        self.advance(Stage::Draining);
+    }
+
+    /// Drains, and closes the listeners once they have accepted the connections that wait. The future resolves when the listeners are closed and all
+    /// connections have ended. Dropping it changes nothing.
+    pub fn close_listeners(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.advance(Stage::ListenersClosed);
+        self.ended()
+    }
+
     /// Closes the listeners, and signals the stop to the connections. The future resolves when all have ended. Dropping it changes nothing.
     pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {
-        self.0.stop.send_replace(true);
+        self.advance(Stage::Stopping);
+        self.ended()
+    }
+
+    fn advance(&self, next: Stage) {
+        self.0.stage.send_if_modified(|stage| {
+            let advances = *stage < next;
+            *stage = next.max(*stage);
+            advances
+        });
+    }
+
+    fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
         let shared = Arc::clone(&self.0);
         async move {
             shared.listeners.closed().await;
@@ -134,10 +158,14 @@ mod tests {
     #[tokio::test]
     async fn a_signal_that_is_taken_after_the_stop_tells_of_it() {
         let service = Service::default();
-        assert!(!service.stop_signal().has_come() && is_pending(service.stop_signal().wait()).await);
+        assert_eq!(service.stop_signal().advanced(), None);
+        service.drain();
+        assert_eq!(service.stop_signal().advanced(), Some(Stage::Draining));
+        assert!(is_pending(service.stop_signal().wait()).await);
         service.stop().await;
+        service.drain();
         let mut signal = service.stop_signal();
-        assert!(signal.has_come() && !signal.has_come());
+        assert_eq!((signal.advanced(), signal.advanced()), (Some(Stage::Stopping), None));
         signal.wait().await;
     }
 

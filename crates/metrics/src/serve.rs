@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -162,8 +162,13 @@ async fn serve_timed(
         async move { Ok::<_, Infallible>(respond(shared, request, progress).await) }
     });
     let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-    let mut served =
-        FutureConnection { connection: pin!(connection), shut_down: |connection| connection.graceful_shutdown() };
+    // The metrics are served to the end, so the service is never drained.
+    let is_draining = AtomicBool::new(false);
+    let mut served = FutureConnection {
+        connection: pin!(connection),
+        shut_down: |connection| connection.graceful_shutdown(),
+        is_draining: &is_draining,
+    };
     let served_until_shed = monitor_connection(&mut served, &mut monitor, Duration::ZERO);
     until_shed(shared.api.account(), LEAVE_MAX, served_until_shed).await;
     drop(open);

@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use crate::flags::{FLAGS, Flag, Takes};
-use crate::{config, demo, doctor, model, ready, shm, top};
+use crate::{config, demo, doctor, drain, model, ready, shm, top};
 
 const USAGE: &str = "Usage: nerite completions bash|zsh|fish\n";
 const SHELLS: &[&str] = &["bash", "zsh", "fish"];
@@ -44,6 +44,7 @@ pub(crate) fn commands() -> Vec<Command> {
         of_usage("doctor", doctor::USAGE),
         of_usage("demo", demo::USAGE),
         of_usage("config", config::USAGE),
+        of_usage("drain", drain::USAGE),
         of_usage("ready", ready::USAGE),
         of_usage("top", top::USAGE),
         of_usage("model", model::USAGE),

@@ -32,6 +32,7 @@ mod config;
 mod demo;
 mod descriptors;
 mod doctor;
+mod drain;
 mod file_limit;
 mod flags;
 mod in_process;
@@ -69,6 +70,7 @@ nerite serves models to programs on the same host through shared memory, and to 
   nerite doctor [shm|python|onnx] [options]     say what stands in the way, and how to fix it
   nerite demo [--exit]                          see a model answer through shared memory, with latencies and copies
   nerite config check|show                      check a file of settings, or print those in effect; `nerite config --help`
+  nerite drain [--pid N]                        make a running server drain before it is stopped; `nerite drain --help`
   nerite ready [URL]                            ask a running server whether it is ready; ends with 0 or 1
   nerite top [--url URL] [--once]               watch a running server's models, queues, copies and shared memory
   nerite model run DIR [options]                run a Python model in the terminal; `nerite model --help`
@@ -121,6 +123,7 @@ fn run(command: &str, rest: &[String]) -> ExitCode {
         "doctor" => doctor::main(rest),
         "demo" => demo::main(rest),
         "config" => config::main(rest, serve::load_models),
+        "drain" => drain::main(rest),
         "ready" => ready::main(rest),
         "top" => top::main(rest),
         "model" => model::main(rest),

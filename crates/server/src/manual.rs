@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use crate::flags::{FLAGS, Takes};
-use crate::{HELP, config, demo, doctor, model, ready, shm, top};
+use crate::{HELP, config, demo, doctor, drain, model, ready, shm, top};
 
 const USAGE: &str = "Usage: nerite man\n\nPrints the manual page; `nerite man | man -l -` shows it.\n";
 
@@ -64,6 +64,7 @@ fn page() -> String {
         ("DOCTOR", doctor::USAGE),
         ("DEMO", demo::USAGE),
         ("CONFIG", config::USAGE),
+        ("DRAIN", drain::USAGE),
         ("READY", ready::USAGE),
         ("TOP", top::USAGE),
         ("MODEL", model::USAGE),

@@ -6,6 +6,7 @@ mod host;
 mod listen;
 mod models;
 mod parent;
+mod phase;
 mod sessions;
 mod signals;
 mod stop;
@@ -130,7 +131,7 @@ fn begin(settings: &Settings) -> Result<Arc<LogSwitches>, StartError> {
     logger::install(Arc::clone(&switches), file, Streams::Both)
         .map_err(|error| StartError(format!("failed to open log file '{}': {error}", settings.log.file)))?;
     // Before the first line of the log, which may be too large for its file.
-    signals::take_meaningless()?;
+    signals::take_harmless()?;
     panics::install();
     nerite_cabi::name_aborting_backends();
     Ok(switches)

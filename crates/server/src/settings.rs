@@ -53,6 +53,8 @@ pub struct Settings {
     pub id: String,
     /// Seconds for in-flight requests at the end.
     pub exit_timeout_secs: u64,
+    /// How long the server drains before it stops, in seconds.
+    pub drain_seconds: u64,
     /// The process whose end stops the server.
     pub parent_pid: Option<u32>,
     /// What the log shows.
@@ -310,6 +312,7 @@ impl Settings {
         Ok(Settings {
             id: values.text("id").unwrap_or("triton").to_owned(),
             exit_timeout_secs: values.whole_seconds("exit-timeout-secs", 30)?,
+            drain_seconds: values.whole_seconds("drain-seconds", 0)?,
             parent_pid: values.int_if_given("parent-pid")?,
             log: log_settings(&values)?,
             trace,

@@ -21,6 +21,7 @@ use crate::misused::refuse;
 use crate::plain::plain;
 use answer::{Answer, Server};
 use command::{Command, CommandLine, Way};
+pub(crate) use connect::connect;
 
 /// What `nerite shm --help` prints.
 pub const USAGE: &str = "\
@@ -92,7 +93,7 @@ async fn query(command_line: &CommandLine) -> Result<(Server, Answer), String> {
             answer.map(|answer| (server, answer))
         }
         Way::Socket { path, server_uid } => {
-            let session = connect::connect(path, *server_uid).await?;
+            let session = connect(path, *server_uid).await?;
             let server = Server::Socket { path: path.clone(), pid: session.server_pid() };
             name(command_line, &server);
             let answer = query_session(&session, &command_line.what).await;

@@ -45,10 +45,10 @@ impl Api {
         self.check_running().is_ok()
     }
 
-    /// Whether the server is ready: it is not stopping and, by default, all models that should be up are ready. Err: which model is not, and why, if the
+    /// Whether the server is ready: it neither drains nor stops and, by default, all models that should be up are ready. Err: which model is not, and why, if the
     /// client may read that.
     pub async fn ready(&self) -> Result<(), Status> {
-        self.check_running()?;
+        self.check_staying()?;
         if !self.inner.options.strict_readiness {
             return Ok(());
         }
@@ -80,10 +80,10 @@ impl Api {
         })
     }
 
-    /// Whether a model version can take requests. Unknown models are not ready. Err for a version that is no number, and while the server is stopping or
-    /// after its start failed.
+    /// Whether a model version can take requests. Unknown models are not ready. Err for a version that is no number, and while the server drains or
+    /// stops, or after its start failed.
     pub async fn model_ready(&self, model: &str, version: &str) -> Result<bool, Status> {
-        self.check_running()?;
+        self.check_staying()?;
         version::parse(version)?;
         match self.served(model, version) {
             Ok(served) => {

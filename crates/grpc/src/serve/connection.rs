@@ -91,6 +91,7 @@ where
         age: age_max.map(|age| Box::pin(sleep(age))),
         grace: age_grace,
         is_old: false,
+        is_draining: false,
     };
     let conversed = monitor_connection(&mut served, &mut monitor, Duration::from_millis(limits::LEAVE_MS_MAX));
     until_shed(&account, Duration::from_millis(limits::SHED_LEAVE_MS_MAX), conversed).await;
@@ -109,6 +110,8 @@ struct Grpc<'c, C> {
     age: Option<Pin<Box<Sleep>>>,
     grace: Option<Duration>,
     is_old: bool,
+    /// Whether the connection is to end after a call, and the graceful shutdown has not begun.
+    is_draining: bool,
 }
 
 impl<C: Future<Output = hyper::Result<()>>> Served for Grpc<'_, C> {
@@ -117,10 +120,9 @@ impl<C: Future<Output = hyper::Result<()>>> Served for Grpc<'_, C> {
         if self.poll_age(cx).is_ready() {
             return Poll::Ready(());
         }
-        if self.ended.is_none()
-            && let Poll::Ready(outcome) = self.held.polling(|| self.connection.as_mut().poll(cx))
-        {
-            self.ended = Some(outcome);
+        self.poll_connection(cx);
+        if self.begins_to_leave() {
+            self.poll_connection(cx);
         }
         let sent = match self.held.poll_drain(cx) {
             Poll::Ready(sent) if sent.is_err() || self.ended.is_some() => sent,
@@ -139,6 +141,10 @@ impl<C: Future<Output = hyper::Result<()>>> Served for Grpc<'_, C> {
         Poll::Ready(())
     }
 
+    fn drain(&mut self) {
+        self.is_draining = !self.leaving && !self.is_old;
+    }
+
     fn shut_down(&mut self) {
         self.leaving = true;
         if self.ended.is_none() {
@@ -147,7 +153,28 @@ impl<C: Future<Output = hyper::Result<()>>> Served for Grpc<'_, C> {
     }
 }
 
-impl<C> Grpc<'_, C> {
+impl<C: Future<Output = hyper::Result<()>>> Grpc<'_, C> {
+    fn poll_connection(&mut self, cx: &mut Context<'_>) {
+        if self.ended.is_none()
+            && let Poll::Ready(outcome) = self.held.polling(|| self.connection.as_mut().poll(cx))
+        {
+            self.ended = Some(outcome);
+        }
+    }
+
+    /// Begins the graceful shutdown of a connection that drains, once a call has begun on it. Before the first call, a client that reconnects at each
+    /// GOAWAY would never get to it. Returns whether it began.
+    fn begins_to_leave(&mut self) -> bool {
+        if !self.is_draining || !self.connection_calls.has_begun() {
+            return false;
+        }
+        self.is_draining = false;
+        if self.ended.is_none() {
+            (self.shut_down)(self.connection.as_mut());
+        }
+        true
+    }
+
     /// Begins the graceful shutdown when the connection is too old. Ready when the grace period after that is over.
     fn poll_age(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while let Some(age) = &mut self.age {

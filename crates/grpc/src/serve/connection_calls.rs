@@ -23,6 +23,7 @@ pub(crate) struct ConnectionCalls {
     /// The connection's progress.
     progress: Arc<Progress>,
     calls: AtomicUsize,
+    has_begun: AtomicBool,
     /// Number of calls in each phase: receive, compute, answer.
     calls_by_phase: [AtomicUsize; 3],
     /// Number of calls whose whole answer is in the HTTP/2 library, but not sent completely.
@@ -86,6 +87,7 @@ impl ConnectionCalls {
         Arc::new(ConnectionCalls {
             progress,
             calls: AtomicUsize::new(0),
+            has_begun: AtomicBool::new(false),
             calls_by_phase: Default::default(),
             handed_over: AtomicUsize::new(0),
             frames: AtomicU8::new(Frames::NotBegun as u8),
@@ -97,6 +99,7 @@ impl ConnectionCalls {
     pub(crate) fn begin_call(self: &Arc<ConnectionCalls>, all: &Arc<AtomicUsize>) -> Call {
         all.fetch_add(1, Ordering::Relaxed);
         self.calls.fetch_add(1, Ordering::Relaxed);
+        self.has_begun.store(true, Ordering::Relaxed);
         self.count(CallPhase::Receive).fetch_add(1, Ordering::Relaxed);
         self.progress.begin_request();
         let call = Call::new(Counted { connection_calls: Arc::clone(self), all: Arc::clone(all) });
@@ -109,6 +112,11 @@ impl ConnectionCalls {
         NEXT.take().filter(|call| {
             call.counted.as_ref().is_some_and(|of| std::ptr::eq(Arc::as_ptr(&of.connection_calls), self))
         })
+    }
+
+    /// Whether a call has begun on this connection.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.has_begun.load(Ordering::Relaxed)
     }
 
     /// Call this when the connection is polled.

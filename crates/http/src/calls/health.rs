@@ -28,6 +28,7 @@ fn health(api: &Api, found: Result<(), Option<String>>) -> Response<Outgoing> {
         _ if api.stopping() => error(StatusCode::SERVICE_UNAVAILABLE, PLAIN, "Server exiting"),
         Ok(()) => bare(StatusCode::OK),
         Err(None) => bare(StatusCode::BAD_REQUEST),
+        Err(Some(why)) if api.draining() => error(StatusCode::SERVICE_UNAVAILABLE, PLAIN, &why),
         Err(Some(why)) => error(StatusCode::BAD_REQUEST, PLAIN, &why),
     }
 }

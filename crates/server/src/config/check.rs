@@ -11,6 +11,9 @@ use crate::settings::{Settings, SettingsError};
 /// The option that leaves paths out.
 const NO_FILES: &str = "--no-files";
 
+/// Seconds that the unit and the deployment in `packaging` give a stop. After these, the system kills the server.
+const STOP_SECONDS_MAX: u64 = 45;
+
 /// The option that loads models.
 const MODELS: &str = "--models";
 
@@ -109,6 +112,7 @@ fn read_all(
         faults.push(Fault { line: None, text: "--model-repository must be specified".to_owned() });
     }
     let mut notes = settings.as_ref().map(|settings| settings.notes.clone()).unwrap_or_default();
+    notes.extend(settings.as_ref().and_then(long_stop));
     let looked_at = settings.as_ref().filter(|_| looks_at_files);
     notes.extend(looked_at.map(absent).unwrap_or_default());
     for fault in looked_at.into_iter().flat_map(paths::faults) {
@@ -119,6 +123,18 @@ fn read_all(
         }
     }
     if faults.is_empty() { Ok(notes) } else { Err(faults) }
+}
+
+/// What to know about settings with which a stop may take longer than the packaged unit and deployment allow.
+fn long_stop(settings: &Settings) -> Option<String> {
+    let (drain, exit) = (settings.drain_seconds, settings.exit_timeout_secs);
+    let total = drain + exit;
+    (total > STOP_SECONDS_MAX).then(|| {
+        format!(
+            "a stop may take {total} s: drain-seconds {drain} and exit-timeout-secs {exit}. The packaged unit (TimeoutStopSec) and deployment \
+             (terminationGracePeriodSeconds) give it {STOP_SECONDS_MAX} s; raise theirs, or requests are lost"
+        )
+    })
 }
 
 /// A fault of the value of a flag, with the place of the value. A default, or a variable that is no setting, has none.
@@ -210,6 +226,18 @@ mod tests {
             "backend-directory = '/no/backends'",
             Ok("f: note: backend-directory: there is no directory '/no/backends'; make it, or name another\n\
                 f: 1 setting, and it holds\n"),
+        );
+    }
+
+    #[test]
+    fn a_stop_that_takes_longer_than_the_unit_allows_is_noted() {
+        check_file("drain-seconds = 15", Ok("f: 1 setting, and it holds\n"));
+        check_file(
+            "drain-seconds = 16",
+            Ok(
+                "f: note: a stop may take 46 s: drain-seconds 16 and exit-timeout-secs 30. The packaged unit (TimeoutStopSec) and deployment \
+                (terminationGracePeriodSeconds) give it 45 s; raise theirs, or requests are lost\nf: 1 setting, and it holds\n",
+            ),
         );
     }
 

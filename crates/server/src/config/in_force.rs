@@ -108,6 +108,7 @@ fn general(settings: &Settings, host: Host, name: &str) -> Option<InForce> {
     Some(match name {
         "id" => one(&settings.id),
         "exit-timeout-secs" => one(settings.exit_timeout_secs),
+        "drain-seconds" => one(settings.drain_seconds),
         "parent-pid" => number(settings.parent_pid, "the server does not end with another process"),
         "exit-on-error" => one(settings.exit_on_error),
         "strict-readiness" => one(settings.strict_readiness),

@@ -98,6 +98,7 @@ flags! {
         "config" Takes::Value("<path>"), Yes, "File of settings (TOML), by the names of these flags. The command line wins over the environment (NERITE_HTTP_PORT for --http-port), and that over the file.";
         "id" TEXT, Yes, "Identifier for this server. Default is 'triton'.";
         "exit-timeout-secs" INT, Yes, "Seconds that in-flight requests get to finish when the server stops. Default is 30.";
+        "drain-seconds" INT, Yes, "Seconds that the server drains before it stops: it is not ready, and serves requests. Default is 0.";
         "parent-pid" INT, Yes, "Process that started this server; when it ends, the server stops as at SIGTERM.";
     }
     "Logging": {

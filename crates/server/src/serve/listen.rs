@@ -10,6 +10,7 @@ use nerite_listen::{
     TlsFiles, bind, close_all,
 };
 use nerite_page::Page;
+use tokio::time::timeout;
 
 use super::StartError;
 use crate::settings::{Allowed, Connections, FrontEndSettings, GrpcTuning, Metrics, Settings, Ui};
@@ -24,6 +25,28 @@ pub struct Fronts {
 }
 
 impl Fronts {
+    /// Begins to end the connections of HTTP and gRPC without losing a request. New ones are accepted.
+    pub fn drain(&self) {
+        self.of_requests().for_each(|service| service.drain());
+    }
+
+    /// Closes the listeners of HTTP and gRPC, and waits until each connection has ended after a request, at most for `within`.
+    pub async fn close_listeners(&self, within: Duration) {
+        let ends: Vec<_> = self.of_requests().map(|service| service.close_listeners()).collect();
+        let ended = async {
+            for end in ends {
+                end.await;
+            }
+        };
+        // Connections without a request are left. They end at the stop.
+        let _ = timeout(within, ended).await;
+    }
+
+    fn of_requests(&self) -> impl Iterator<Item = Service> {
+        let http = self.http.as_ref().map(nerite_http::Handle::service);
+        http.into_iter().chain(self.grpc.as_ref().map(nerite_grpc::Handle::service))
+    }
+
     /// Stops accepting connections. Resolves when all complete requests are answered, and each client has read its answer or stopped reading it; at
     /// the latest at the deadline. Metrics are served until the end. Returns what was cut at the deadline.
     pub async fn stop(&self, deadline: Instant) -> Vec<Cut> {

@@ -4,6 +4,7 @@ use nerite_watchdog::{FrontEnd, watched};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::StartError;
+use super::phase::Signalled;
 use crate::file_limit::file_too_large;
 
 /// The line in which Linux reports the signals that the process ignores, as a hexadecimal mask.
@@ -11,22 +12,23 @@ const STATUS: &str = "/proc/self/status";
 const IGNORED: &str = "SigIgn:";
 
 /// Signals that mean nothing to a server.
-const MEANINGLESS: [fn() -> SignalKind; 2] = [SignalKind::user_defined1, SignalKind::user_defined2];
+const MEANINGLESS: [fn() -> SignalKind; 1] = [SignalKind::user_defined2];
 
-/// After this call, signals without a meaning for a server do not end the process, and neither does a write past the limit of file sizes. A signal that comes
+/// After this call, SIGUSR1 and signals without a meaning for a server do not end the process, and neither does a write past the limit of file sizes. A signal that comes
 /// while the models load is reported once the server listens to its signals.
-pub fn take_meaningless() -> Result<(), StartError> {
+pub fn take_harmless() -> Result<(), StartError> {
     // The handlers that tokio sets stay for the life of the process, and programs that the server starts do not inherit them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(unreceived)?;
     let _context = runtime.enter();
-    let kinds = MEANINGLESS.iter().map(|kind| kind()).chain([file_too_large()]);
+    let kinds = MEANINGLESS.iter().map(|kind| kind()).chain([SignalKind::user_defined1(), file_too_large()]);
     kinds.map(signal).try_for_each(|signal| signal.map(drop)).map_err(unreceived)
 }
 
-/// The signals that end a server.
+/// The signals that make a server drain or end.
 pub struct EndSignals {
     interrupt: Signal,
     terminate: Signal,
+    drain: Signal,
     /// The terminal was closed. `None` under `nohup`, because such a server is to outlive its terminal.
     hangup: Option<Signal>,
 }
@@ -44,23 +46,26 @@ impl EndSignals {
         Ok(EndSignals {
             interrupt: receive(SignalKind::interrupt())?,
             terminate: receive(SignalKind::terminate())?,
+            drain: receive(SignalKind::user_defined1())?,
             hangup: (!is_ignored).then(|| receive(SignalKind::hangup())).transpose()?,
         })
     }
 
-    /// The number of the next one.
-    pub async fn next(&mut self) -> i32 {
+    /// What the next one means, and its number.
+    pub async fn next(&mut self) -> (Signalled, i32) {
         let hangup = async {
             match &mut self.hangup {
                 Some(hangup) => hangup.recv().await,
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
-            _ = self.interrupt.recv() => SignalKind::interrupt().as_raw_value(),
-            _ = self.terminate.recv() => SignalKind::terminate().as_raw_value(),
-            _ = hangup => SignalKind::hangup().as_raw_value(),
-        }
+        let (signal, kind) = tokio::select! {
+            _ = self.interrupt.recv() => (Signalled::End, SignalKind::interrupt()),
+            _ = self.terminate.recv() => (Signalled::End, SignalKind::terminate()),
+            _ = self.drain.recv() => (Signalled::Drain, SignalKind::user_defined1()),
+            _ = hangup => (Signalled::End, SignalKind::hangup()),
+        };
+        (signal, kind.as_raw_value())
     }
 }
 

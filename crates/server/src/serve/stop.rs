@@ -3,6 +3,9 @@
 //! ```text
 //!   signal ─► readiness falls, new inferences are refused ─► what is under way ends ─► listeners close ─► models go ─► exit
 //!             └──────── everybody can still ask, and see it ────────┘
+//!
+//!   signal ─► readiness falls, everything is served ─► listeners close ─► connections end ─► the same
+//!             └─────── --drain-seconds ────────────┘
 //! ```
 //!
 //! An inference is under way once its request has arrived completely. The server waits neither for incomplete requests nor for clients that do not
@@ -16,16 +19,17 @@ use nerite_cuda::Device;
 use nerite_engine::{Engine, Unended};
 use nerite_listen::Cut;
 use nerite_watchdog::background;
-use tokio::time::sleep;
+use tokio::time::{sleep, sleep_until};
 
 use super::listen::Fronts;
 use super::parent::Parent;
+use super::phase::{Phase, Signalled};
 use super::signals::EndSignals;
 use super::{StartError, gpu_metrics, host, trim};
 use crate::settings::Settings;
 
-/// Signals within this time after the first count as the same one: `timeout` and terminals signal the process and then its group.
-const SAME_SIGNAL_MS_MAX: u64 = 1000;
+/// How long clients that connected before the listeners closed have for a request, once the server has drained.
+const LAST_REQUESTS_MAX: Duration = Duration::from_secs(1);
 /// How often the server asks whether the last inference has ended. Only a server that stops asks.
 const UNDER_WAY_POLL_MS: u64 = 5;
 /// How often the log says what the server waits for, and how many model versions it names.
@@ -53,8 +57,8 @@ impl Signals {
     }
 }
 
-/// Serves until SIGINT, SIGTERM, SIGHUP or the end of the watched parent, then lets requests in flight end. Returns whether all ended in time. A
-/// second signal ends the process at once.
+/// Serves until SIGINT, SIGTERM, SIGHUP or the end of the watched parent, drains if that is wanted, and lets requests in flight end. Returns whether all
+/// ended in time. A further signal ends the draining, and one more ends the process at once.
 pub async fn serve_until_signal(
     signals: Signals,
     fronts: Fronts,
@@ -74,23 +78,28 @@ pub async fn serve_until_signal(
             tokio::spawn(background(gpu_metrics::watch(api.clone(), gpus, every)));
         }
     }
-    tokio::select! {
-        number = signals.next() => log::info!("Signal ({number}) received."),
-        pid = parent.end() => log::info!("Process {pid}, which started this server, has ended."),
+    let drain = Duration::from_secs(settings.drain_seconds);
+    let mut phase = Phase::Serving;
+    while !phase.is_stopping() {
+        let next = next_phase(phase, &mut signals, &parent, drain).await;
+        if let (Phase::Serving, Phase::Draining { .. }) = (phase, next) {
+            begin_draining(&fronts, api, next.drained_at(drain).map(|_| drain));
+        }
+        phase = next;
     }
-    let begun = Instant::now();
     keeping.abort();
-    let deadline = begun + Duration::from_secs(settings.exit_timeout_secs);
+    let patience = Duration::from_secs(settings.exit_timeout_secs);
     let again = async {
         loop {
-            let number = signals.next().await;
-            if is_another(begun.elapsed()) {
+            let (signal, number) = signals.next().await;
+            phase = phase.after(signal, Instant::now(), drain);
+            if phase == Phase::Exiting {
                 return number;
             }
         }
     };
     tokio::select! {
-        clean = end(fronts, api, engine, deadline) => {
+        clean = end(fronts, api, engine, patience) => {
             if !clean {
                 if let Some(text) = held_text(&engine.unended()) {
                     log::warn!("{text}");
@@ -106,13 +115,43 @@ pub async fn serve_until_signal(
     }
 }
 
-/// Whether a signal that comes this long after the first one is a second one, which ends the process at once.
-fn is_another(since_first: Duration) -> bool {
-    since_first > Duration::from_millis(SAME_SIGNAL_MS_MAX)
+/// Waits for what comes next: a signal, the end of the parent, or the end of the time to drain. Returns the phase after it.
+async fn next_phase(phase: Phase, signals: &mut EndSignals, parent: &Parent, drain: Duration) -> Phase {
+    let drained = async {
+        match phase.drained_at(drain) {
+            Some(at) => sleep_until(at.into()).await,
+            None => std::future::pending().await,
+        }
+    };
+    let signal = tokio::select! {
+        (signal, number) = signals.next() => {
+            log::info!("Signal ({number}) received.");
+            signal
+        }
+        pid = parent.end(), if phase.drained_at(drain).is_none() => {
+            log::info!("Process {pid}, which started this server, has ended.");
+            Signalled::End
+        }
+        () = drained => return phase.at(Instant::now(), drain),
+    };
+    phase.after(signal, Instant::now(), drain)
+}
+
+/// `within` is how long the server drains. `None` if a signal ends that.
+fn begin_draining(fronts: &Fronts, api: &Api, within: Option<Duration>) {
+    let until =
+        within.map_or_else(|| "until a signal ends that".to_owned(), |time| format!("for {} s", time.as_secs()));
+    log::info!("Draining {until}: the server is not ready, and serves requests as before.");
+    api.begin_draining();
+    fronts.drain();
 }
 
 #[expect(clippy::disallowed_methods, reason = "once, at the end")]
-async fn end(fronts: Fronts, api: &Api, engine: &Arc<Engine>, deadline: Instant) -> bool {
+async fn end(fronts: Fronts, api: &Api, engine: &Arc<Engine>, patience: Duration) -> bool {
+    if api.draining() {
+        fronts.close_listeners(LAST_REQUESTS_MAX).await;
+    }
+    let deadline = Instant::now() + patience;
     api.begin_stopping();
     // While this waits, the ports stay open, so a load balancer can see that the server is not ready.
     if !wait_until_idle(api, engine, deadline).await {
@@ -194,11 +233,6 @@ fn log_in_flight(engine: &Engine, left: Duration) {
 mod tests {
     use super::*;
 
-    #[track_caller]
-    fn check(since_first_ms: u64, another: bool) {
-        assert_eq!(is_another(Duration::from_millis(since_first_ms)), another, "{since_first_ms} ms");
-    }
-
     #[test]
     fn models_that_hold_the_exit_are_named() {
         assert_eq!(held_text(&[]), None);
@@ -216,14 +250,5 @@ mod tests {
         let cut = [Cut { name: "HTTP", connections: 3 }, Cut { name: "Page", connections: 1 }];
         let text = cut_text(&cut);
         assert!(text.contains("open connections are closed: 3 of HTTP, 1 of Page. "), "{text}");
-    }
-
-    #[test]
-    fn signals_within_a_second_of_the_first_are_the_same_one() {
-        check(0, false);
-        check(1, false);
-        check(1000, false);
-        check(1001, true);
-        check(60_000, true);
     }
 }

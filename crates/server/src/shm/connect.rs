@@ -20,7 +20,7 @@ enum FoundAtPath {
 }
 
 /// Opens a session; the error says where the socket was expected and what to do.
-pub(super) async fn connect(path: &Path, server_uid: Option<u32>) -> Result<Session, String> {
+pub(crate) async fn connect(path: &Path, server_uid: Option<u32>) -> Result<Session, String> {
     let options = SessionOptions::default().operator();
     let options = match server_uid {
         Some(uid) => options.server_uid(uid),
