@@ -1,13 +1,16 @@
 """Can a program read the log, and does a line that repeats leave room for others?"""
 
+import contextlib
 import json
 import os
+import signal
 import time
 
 import numpy as np
 import pytest
 from clients import fp32, http_call, open_client
 from meanwhile import Delay, again_if_too_late
+from python_setup import PATIENT
 
 LOADS = 25
 WINDOW_S = 10
@@ -126,3 +129,80 @@ def test_a_log_that_is_renamed_goes_on_in_a_new_file(launcher, tmp_path):
             text = old.read_text()[len(before) :] + log.read_text()
             assert all(f"none_{round}_{at}" in text for at in range(1, number + 1)), text
             assert f"none_{round}_{number}" in log.read_text()
+
+
+def wait_for_text(path, text: str) -> str:
+    """What the file says once it has this text."""
+    deadline = time.monotonic() + 60
+    while not path.exists() or text not in path.read_text():
+        assert time.monotonic() < deadline, path.exists() and path.read_text()[-2000:]
+        time.sleep(0.02)
+    return path.read_text()
+
+
+@pytest.mark.parametrize("under_nohup", [False, True])
+def test_sighup_opens_the_log_file_anew_and_ends_nothing(launcher, tmp_path, under_nohup):
+    if launcher.oracle:
+        pytest.skip("2.51 ends at once")
+    log, old, name = tmp_path / "log", tmp_path / "log.1", f"hangup_log_{under_nohup}"
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if under_nohup else signal.SIG_DFL)
+    try:
+        running = launcher.running(name, f"--log-file={log}", repository=launcher.copy_of(name, "identity_fp32"))
+        server = running.__enter__()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with contextlib.ExitStack() as ends:
+        ends.push(running)
+        for _ in range(2):
+            log.rename(old)
+            server.process.send_signal(signal.SIGHUP)
+            text = wait_for_text(log, "\n")
+            assert text.count("\n") == 1 and f"Signal (1) received: the log file '{log}' was opened anew." in text
+        assert http_call(server.http, "GET", "/v2/health/ready").status == 200
+
+
+def test_a_log_file_that_cannot_be_opened_anew_is_kept_and_one_line_says_why(launcher, tmp_path):
+    if launcher.oracle:
+        pytest.skip("2.51 ends at once")
+    log, old = tmp_path / "log", tmp_path / "log.1"
+    repository = launcher.copy_of("hangup_kept", "identity_fp32")
+    with launcher.running("hangup_kept", f"--log-file={log}", "--model-control-mode=explicit", repository=repository) as server:
+        log.rename(old)
+        log.mkdir()
+        server.process.send_signal(signal.SIGHUP)
+        wait_for_text(old, f"Signal (1) received: the log file '{log}' cannot be opened: Is a directory")
+        http_call(server.http, "POST", "/v2/repository/models/nobody/load", "{}")
+        text = wait_for_text(old, "nobody")
+        assert text.count("Signal (1)") == 1 and "; lines go on to the file so far." in text
+        log.rmdir()
+        server.process.send_signal(signal.SIGHUP)
+        wait_for_text(log, "was opened anew")
+
+
+HANGING_UP = """
+import os
+import signal
+import time
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        os.rename({log!r}, {log!r} + ".1")
+        os.kill(os.getppid(), signal.SIGHUP)
+        # The server is not ready before the file is there.
+        while not os.path.exists({log!r}):
+            time.sleep(0.02)
+"""
+
+
+def test_sighup_opens_the_log_file_anew_while_the_models_load(launcher, tmp_path):
+    if launcher.oracle:
+        pytest.skip("2.51 ends at once")
+    log = tmp_path / "log"
+    repository = launcher.copy_of("hangup_loading")
+    (repository / "hanging_up" / "1").mkdir(parents=True)
+    (repository / "hanging_up" / "1" / "model.py").write_text(HANGING_UP.format(log=str(log)))
+    (repository / "hanging_up" / "config.pbtxt").write_text('backend: "python"')
+    with launcher.running("hangup_loading", PATIENT, f"--log-file={log}", repository=repository) as server:
+        assert http_call(server.http, "GET", "/v2/models/hanging_up/ready").status == 200
+        assert f"Signal (1) received: the log file '{log}' was opened anew." in log.read_text()

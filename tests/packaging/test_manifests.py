@@ -278,7 +278,10 @@ def test_the_page_makes_a_service_of_a_program(program, tmp_path):
 
 def test_the_units_file_of_settings_holds(program):
     unit = UNIT.read_text()
-    commands = dict(re.findall(r"^(ExecStartPre|ExecStart)=/usr/bin/nerite (.+)$", unit, re.M))
+    # SIGHUP, by which a reload opens the log file anew, ends a server without one, but under nohup (tests/conformance/test_log_lines.py, test_process.py).
+    assert re.findall(r"^ExecReload=(.+)$", unit, re.M) == ["/bin/kill -HUP $MAINPID"]
+    commands = dict(re.findall(r"^(ExecStartPre|ExecStart)=(?:/usr/bin/nohup )?/usr/bin/nerite (.+)$", unit, re.M))
+    assert "ExecStart=/usr/bin/nohup /usr/bin/nerite" in unit
     assert commands == {"ExecStartPre": "config check --config /etc/nerite/nerite.toml", "ExecStart": "serve --config /etc/nerite/nerite.toml"}
     filed = PACKAGING / "systemd" / "nerite.toml"
     assert subprocess.run([program, "config", "check", "--no-files", filed], capture_output=True).returncode == 0

@@ -11,7 +11,7 @@ mod queue;
 mod repeats;
 
 use std::path::Path;
-use std::sync::{Arc, Condvar, PoisonError};
+use std::sync::{Arc, Condvar, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
@@ -29,6 +29,9 @@ pub const PLAIN: &str = "plain";
 
 /// How long the end of the program waits for lines in the queue.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
+
+/// The process's log.
+static INSTALLED: OnceLock<Arc<Inner>> = OnceLock::new();
 
 struct Logger(Arc<Inner>);
 
@@ -72,6 +75,7 @@ pub fn install(switches: Arc<LogSwitches>, file: Option<&Path>, streams: Streams
     // A second logger in one process is only seen in tests; the first one stays.
     if log::set_boxed_logger(Box::new(Logger(Arc::clone(&inner)))).is_ok() {
         log::set_max_level(LevelFilter::Trace);
+        let _ = INSTALLED.set(Arc::clone(&inner));
         let thread = std::thread::Builder::new().name("nerite-log".to_owned());
         if let Err(error) = thread.spawn(move || inner.log_counted()) {
             log::warn!(
@@ -80,6 +84,11 @@ pub fn install(switches: Arc<LogSwitches>, file: Option<&Path>, streams: Streams
         }
     }
     Ok(())
+}
+
+/// Opens the log file anew, if there is one. If it cannot be opened, lines go on to the file so far.
+pub fn reopen() -> std::io::Result<()> {
+    INSTALLED.get().map_or(Ok(()), |inner| inner.warnings.reopen())
 }
 
 impl Log for Logger {

@@ -2,6 +2,7 @@
 
 mod gpu;
 mod gpu_metrics;
+mod hangup;
 mod host;
 mod listen;
 mod models;
@@ -132,6 +133,9 @@ fn begin(settings: &Settings) -> Result<Arc<LogSwitches>, StartError> {
         .map_err(|error| StartError(format!("failed to open log file '{}': {error}", settings.log.file)))?;
     // Before the first line of the log, which may be too large for its file.
     signals::take_harmless()?;
+    if file.is_some() {
+        hangup::reopen_log(settings.log.file.clone())?;
+    }
     panics::install();
     nerite_cabi::name_aborting_backends();
     Ok(switches)
@@ -171,7 +175,7 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
     }
     nerite_engine::watch_by(Box::new(watch::OnFrontThreads(runtime.handle().clone())));
     let clean = runtime.block_on(async {
-        let signals = stop::Signals::listen(settings.parent_pid)?;
+        let signals = stop::Signals::listen(settings.parent_pid, settings.log.file.is_empty())?;
         let fronts = listen::start(&api, &settings, certificates, &Peers::new(connections))?;
         stop::serve_until_signal(signals, fronts, &api, &engine, gpus, &settings).await
     })?;

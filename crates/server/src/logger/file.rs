@@ -1,6 +1,6 @@
 //! Which file do lines of the log go to, also after it was renamed?
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -52,13 +52,33 @@ impl LogFile {
         self.looked_ms.store(now_ms, Ordering::Relaxed);
         let Ok(open) = self.now().metadata() else { return false };
         let is_elsewhere = match fs::metadata(path) {
-            Ok(found) => found.is_file() && (found.dev(), found.ino()) != (open.dev(), open.ino()),
+            Ok(found) => found.is_file() && !is_same(&found, &open),
             Err(error) => error.kind() == io::ErrorKind::NotFound,
         };
         let Some(next) = is_elsewhere.then(|| open_to_append(path).ok()).flatten() else { return false };
-        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+        self.set(next);
         true
     }
+
+    /// Opens the path, and returns whether it leads to another file than before. If it cannot be opened, lines go on to the file so far.
+    pub(super) fn reopen(&self) -> io::Result<bool> {
+        let Some(path) = &self.path else { return Err(io::Error::other("it is no regular file")) };
+        let (next, before) = (open_to_append(path)?, self.now().metadata()?);
+        let found = next.metadata()?;
+        if !found.is_file() {
+            return Err(io::Error::other("it is no regular file any more"));
+        }
+        self.set(next);
+        Ok(!is_same(&found, &before))
+    }
+
+    fn set(&self, next: File) {
+        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+    }
+}
+
+fn is_same(one: &Metadata, other: &Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
 /// Opens a file, or a FIFO that somebody reads, so that lines are added to its end.
@@ -110,6 +130,27 @@ mod tests {
         fs::remove_dir_all(folder.path()).expect("removed");
         assert!(!log.follow(5000 + 3 * FOLLOW_INTERVAL_MS), "there is no folder");
         put(b"five");
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_opened_again_leaves_the_file_so_far() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, old) = (folder.path().join("log"), folder.path().join("log.1"));
+        let log = LogFile::open(&path).expect("a file");
+        let put = |line: &[u8]| (&*log.now()).write_all(line).expect("room");
+        assert!(!log.reopen().expect("a file"), "it is the same one");
+        fs::rename(&path, &old).expect("renamed");
+        fs::create_dir(&path).expect("a folder");
+        put(b"one");
+        assert_eq!(log.reopen().expect_err("a folder").kind(), io::ErrorKind::IsADirectory);
+        put(b"two");
+        fs::remove_dir(&path).expect("removed");
+        assert!(log.reopen().expect("a new file"));
+        put(b"three");
+        let text = |path: &Path| fs::read_to_string(path).expect("text");
+        assert_eq!((text(&old), text(&path)), ("onetwo".to_owned(), "three".to_owned()));
+        let device = LogFile::open("/dev/null".as_ref()).expect("a device");
+        assert_eq!(device.reopen().expect_err("a device").to_string(), "it is no regular file");
     }
 
     #[test]

@@ -145,6 +145,16 @@ impl LogOutput {
         self.queue.flush(patience);
     }
 
+    /// Opens the file of this output anew. If it cannot be opened, lines go on to the file so far.
+    pub(super) fn reopen(&self) -> io::Result<()> {
+        let Target::File(file) = &self.target else { return Ok(()) };
+        let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        if file.reopen()? {
+            self.losses().note_moved();
+        }
+        Ok(())
+    }
+
     fn put_if_ready(&self, piece: &[u8]) -> Option<Written> {
         let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         self.is_ready().then(|| self.put(piece))

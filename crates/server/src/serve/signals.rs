@@ -29,25 +29,25 @@ pub struct EndSignals {
     interrupt: Signal,
     terminate: Signal,
     drain: Signal,
-    /// The terminal was closed. `None` under `nohup`, because such a server is to outlive its terminal.
+    /// The terminal was closed. `None` under `nohup`, because such a server is to outlive its terminal. `None` as well if SIGHUP opens the log file anew.
     hangup: Option<Signal>,
 }
 
 impl EndSignals {
-    /// After this call, these signals and those without a meaning no longer end the process by themselves.
-    pub fn listen() -> Result<EndSignals, StartError> {
+    /// After this call, these signals and those without a meaning no longer end the process by themselves. `hangup_ends`: whether SIGHUP is one of them.
+    pub fn listen(hangup_ends: bool) -> Result<EndSignals, StartError> {
         let receive = |kind| signal(kind).map_err(unreceived);
         for kind in MEANINGLESS {
             let kind = kind();
             let signal = receive(kind)?;
             tokio::spawn(watched(FrontEnd::Server, log_signal(signal, kind.as_raw_value())));
         }
-        let is_ignored = ignores(&std::fs::read_to_string(STATUS).unwrap_or_default(), SignalKind::hangup());
+        let is_ignored = || ignores(&std::fs::read_to_string(STATUS).unwrap_or_default(), SignalKind::hangup());
         Ok(EndSignals {
             interrupt: receive(SignalKind::interrupt())?,
             terminate: receive(SignalKind::terminate())?,
             drain: receive(SignalKind::user_defined1())?,
-            hangup: (!is_ignored).then(|| receive(SignalKind::hangup())).transpose()?,
+            hangup: (hangup_ends && !is_ignored()).then(|| receive(SignalKind::hangup())).transpose()?,
         })
     }
 
@@ -76,7 +76,7 @@ async fn log_signal(mut signal: Signal, number: i32) {
     }
 }
 
-fn unreceived(error: std::io::Error) -> StartError {
+pub(super) fn unreceived(error: std::io::Error) -> StartError {
     StartError(format!("signals cannot be received: {error}"))
 }
 

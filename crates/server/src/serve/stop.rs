@@ -51,13 +51,14 @@ impl Signals {
     /// Takes the signals over: from now on they do not end the process by themselves. Call it before the first answer, so that a server that has
     /// answered a client unloads its models before it ends.
     ///
-    /// If `parent` is given, the end of that process has the effect of a signal. If it has ended already, the start fails.
-    pub fn listen(parent: Option<u32>) -> Result<Signals, StartError> {
-        Ok(Signals { end: EndSignals::listen()?, parent: Parent::watch(parent)? })
+    /// If `parent` is given, the end of that process has the effect of a signal. If it has ended already, the start fails. SIGHUP is one of the signals only if
+    /// `hangup_ends`.
+    pub fn listen(parent: Option<u32>, hangup_ends: bool) -> Result<Signals, StartError> {
+        Ok(Signals { end: EndSignals::listen(hangup_ends)?, parent: Parent::watch(parent)? })
     }
 }
 
-/// Serves until SIGINT, SIGTERM, SIGHUP or the end of the watched parent, drains if that is wanted, and lets requests in flight end. Returns whether all
+/// Serves until a signal of [`Signals`] or the end of the watched parent, drains if that is wanted, and lets requests in flight end. Returns whether all
 /// ended in time. A further signal ends the draining, and one more ends the process at once.
 pub async fn serve_until_signal(
     signals: Signals,
