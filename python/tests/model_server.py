@@ -63,7 +63,7 @@ class ModelServer:
         (self.version_dir / file).write_text(source)
         self.model = {
             "name": name, "version": "1", "file": file, "version_dir": str(self.version_dir),
-            "model_dir": str(folder / name), "instance": f"{name}_0",
+            "model_dir": str(folder / name), "instance": f"{name}_0", "title": f"nerite: model {name} instance 0",
         }  # fmt: skip
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.side, side = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -505,3 +505,10 @@ def test_a_file_that_is_gone_at_a_later_start_is_named(tmp_path):
         file = server.version_dir / "model.py"
         file.unlink()
         assert server.initialize() == {"error": f"Python model file not found in '{file}'; put it there again, or load the model anew"}
+
+
+def test_lists_of_processes_show_a_title_and_the_environment_stays(start):  # noqa: F811
+    server = start(OBEDIENT)
+    read = "out = open('/proc/self/cmdline').read().rstrip(chr(0)), dict(os.environ) != {}, os.environ.get('PATH')"
+    title, has_environment, path = eval(read_text(server, obey(server, f"import os; {read}")))
+    assert title == "nerite: model m instance 0" and has_environment and path == os.environ.get("PATH")

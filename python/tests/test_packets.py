@@ -18,6 +18,7 @@ MODEL: packets.Model = {
     "version_dir": "/models/m/1",
     "model_dir": "/models/m",
     "instance": "m",
+    "title": "nerite: model m",
 }
 FIRST = {
     "number": 41,
@@ -74,13 +75,13 @@ PACKETS = {
     "initialize": {
         "do": "initialize",
         "args": {"model_config": '{"name":"m"}', "model_instance_kind": "CPU"},
-        "model": {**MODEL, "instance": "m_0"},
+        "model": {**MODEL, "instance": "m_0", "title": "nerite: model m_0"},
         "decoupled": False,
     },
     "initialize_debugged": {
         "do": "initialize",
         "args": {"model_config": '{"name":"m"}', "model_instance_kind": "CPU"},
-        "model": {**MODEL, "instance": "m_0"},
+        "model": {**MODEL, "instance": "m_0", "title": "nerite: model m_0"},
         "decoupled": False,
         "debug": 5678,
     },

@@ -1,6 +1,7 @@
 //! How is the process of an isolated instance started, and what is the error if that fails?
 
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -8,8 +9,8 @@ use std::sync::Arc;
 use nerite_backend::{CostBound, Instance, InstanceSpec, LoadStop, Model, Models};
 use nerite_process::packets::Said;
 use nerite_process::{
-    Blocks, Callees, Channel, Child, Hearing, Live, ProcessInstance, ProcessLauncher, ProcessMemory, ProcessTimeouts,
-    Restarts, Silence, Supervisor, Waits,
+    Blocks, Callees, Channel, Child, Hearing, Live, ProcessInstance, ProcessLauncher, ProcessMemory, ProcessName,
+    ProcessTimeouts, ProcessWork, Restarts, Silence, Supervisor, Waits,
 };
 use nerite_request::Status;
 use nerite_request::report::MemoryUsage;
@@ -28,6 +29,8 @@ pub type Starter = Arc<dyn Fn(&str) -> Command + Send + Sync>;
 pub(crate) struct Launch {
     pub(crate) supervisor: Supervisor,
     pub(crate) start: Starter,
+    /// The model's name.
+    pub(crate) model: String,
     /// The model's name for errors, with that of its backend if that is a compiled one.
     pub(crate) named: String,
     /// Whether the server reads the child's standard output and error. Otherwise the child writes to the server's own.
@@ -43,10 +46,14 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    fn command(&self, instance: &str) -> Command {
-        let worker = (self.start)(instance);
-        let Some(sandbox) = &self.sandbox else { return worker };
-        let mut confined = sandbox.command(worker.get_program(), &[], &self.readable, None);
+    fn command(&self, name: &ProcessName, instance: &str) -> Command {
+        let mut worker = (self.start)(instance);
+        let title = name.title();
+        let Some(sandbox) = &self.sandbox else {
+            worker.arg0(title);
+            return worker;
+        };
+        let mut confined = sandbox.command(worker.get_program(), Some(title.as_ref()), &[], &self.readable, None);
         confined.args(worker.get_args());
         confined
     }
@@ -54,6 +61,7 @@ impl Launch {
     /// Starts a child with these channels, and waits for the answer to its first command, unless `stop` ends the load.
     pub(crate) fn first(
         &self,
+        work: ProcessWork,
         instance: &str,
         command: &str,
         channels: Vec<OwnedFd>,
@@ -61,13 +69,15 @@ impl Launch {
     ) -> Result<(Child, Said), Status> {
         let timeouts = self.timeouts;
         let failed = |why: String| Status::internal(format!("unable to load {}: {why}", self.named));
-        let mut program = self.command(instance);
+        let name = ProcessName::new(&self.model, work);
+        let mut program = self.command(&name, instance);
         let start = || capture(&mut program, &format!("{}, isolated instance '{instance}'", self.named));
         let output = self.captures.then(start).transpose();
         let output =
             output.map_err(|error| failed(format!("the output of instance '{instance}' cannot be read: {error}")))?;
         let mut child = Child::start(&self.supervisor, program, timeouts, "{}", channels)
             .map_err(|error| failed(format!("the process of instance '{instance}' cannot be started: {error}")))?;
+        child.log_start(&name);
         if let Some(output) = output {
             child = child.with_output(output);
         }
@@ -130,7 +140,8 @@ impl Model for IsolatedModel {
         let command = json!({ "do": "initialize", "context": self.context, "instance": instance }).to_string();
         let (launch, instance) = (self.launch.clone(), spec.name.clone());
         let (calls, memory, restarts) = (self.calls.clone(), Arc::clone(&self.memory), Arc::clone(&self.restarts));
-        let launcher = IsolatedLauncher { launch, instance, command, calls, memory, restarts };
+        let work = ProcessWork::Instance(spec.index);
+        let launcher = IsolatedLauncher { launch, work, instance, command, calls, memory, restarts };
         Ok(Box::new(ProcessInstance::start(
             Box::new(launcher),
             Blocks::new(&self.pools).confined(self.launch.sandbox.is_some()),
@@ -141,6 +152,7 @@ impl Model for IsolatedModel {
 
 struct IsolatedLauncher {
     launch: Launch,
+    work: ProcessWork,
     instance: String,
     command: String,
     calls: Option<Calls>,
@@ -155,7 +167,7 @@ impl ProcessLauncher for IsolatedLauncher {
 
     fn launch(&self, hearing: &Hearing<'_>) -> Result<Live, Status> {
         let Some(Calls { model, models, waits }) = &self.calls else {
-            let (child, _) = self.launch.first(&self.instance, &self.command, Vec::new(), hearing.stop())?;
+            let (child, _) = self.launch.first(self.work, &self.instance, &self.command, Vec::new(), hearing.stop())?;
             self.memory.add(&child);
             return Ok(Live::new(child, true).ending_runs());
         };
@@ -164,7 +176,7 @@ impl ProcessLauncher for IsolatedLauncher {
                 self.unhealthy(&format!("no channel for its calls: {error}; raise the limit on open files")),
             )
         })?;
-        let (child, _) = self.launch.first(&self.instance, &self.command, vec![theirs], hearing.stop())?;
+        let (child, _) = self.launch.first(self.work, &self.instance, &self.command, vec![theirs], hearing.stop())?;
         self.memory.add(&child);
         let callees = Callees { models: models.clone(), waiter: Arc::new(waits.instance(model)) };
         Ok(Live::new(child, true).with_gone_notices().calling(calls, &self.launch.supervisor, callees))

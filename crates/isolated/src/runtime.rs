@@ -10,7 +10,7 @@ use nerite_backend::{InstanceSpec, LoadContext, Model, Models, Runtime};
 use nerite_config::proto::ModelInstanceGroup;
 use nerite_config::{ModelConfig, needs_graph};
 use nerite_locks::Mutex;
-use nerite_process::{ProcessHost, ProcessTimeouts, Waits};
+use nerite_process::{ProcessHost, ProcessTimeouts, ProcessWork, Waits};
 use nerite_request::Status;
 use nerite_sandbox::Sandbox;
 use serde_json::json;
@@ -83,7 +83,18 @@ impl Isolated {
         let measured = self.is_compiled.then(|| context.models.clone());
         let readable = Arc::clone(&self.readable);
         let timeouts = ProcessTimeouts { first: context.phase_max(None, LOAD_MAX), last: Some(LEAVE_MAX) };
-        Ok(Launch { supervisor, start, named, captures: self.is_compiled, timeouts, sandbox, measured, readable })
+        let model = context.model.clone();
+        Ok(Launch {
+            supervisor,
+            start,
+            model,
+            named,
+            captures: self.is_compiled,
+            timeouts,
+            sandbox,
+            measured,
+            readable,
+        })
     }
 
     /// The instance groups that a compiled backend prefers, as a process reports them. They are kept until the library or the settings change.
@@ -103,7 +114,9 @@ impl Isolated {
     /// Starts a child, which answers this command with a configuration and ends.
     fn config_from_child(&self, context: &LoadContext, command: &str) -> Result<ModelConfig, Status> {
         let command = json!({ "do": command, "context": context::to_value(context)? }).to_string();
-        let (mut child, answer) = self.launch(context)?.first(&context.model, &command, Vec::new(), &context.stop)?;
+        let work = ProcessWork::Configuration;
+        let launch = self.launch(context)?;
+        let (mut child, answer) = launch.first(work, &context.model, &command, Vec::new(), &context.stop)?;
         // When it is dropped, it makes the child finalize what it prepared for the answer, or ends it.
         child.has_model();
         nerite_config::from_json(&answer.config()).map_err(|error| Status::internal(error.to_string()))

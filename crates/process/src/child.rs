@@ -14,6 +14,7 @@ use crate::channel::{Channel, LongText, Packet, Received};
 use crate::limits::{CLOSED_MAX, PHASE_LOGGED_EVERY};
 use crate::os_process::{OsProcess, Parent};
 use crate::packets::{FINALIZE, Said};
+use crate::process_name::ProcessName;
 use crate::process_output::ProcessOutput;
 use crate::supervisor::{Side, Supervisor};
 
@@ -164,6 +165,11 @@ impl Child {
         let answer = self.request(command, descriptors);
         set_timeout(&self.channel, None)?;
         answer
+    }
+
+    /// Logs its process ID.
+    pub fn log_start(&self, name: &ProcessName) {
+        log::info!("{name} has process {}", self.pid());
     }
 
     /// Sets the text for the log if it ends unexpectedly.

@@ -53,6 +53,8 @@ pub const OUTPUT_LINES_MAX: usize = 20;
 pub const OUTPUT_LINE_BYTES_MAX: usize = 512;
 /// The most bytes of all such lines in the error of a request. A gRPC client takes at most 8 KiB of trailers by default, and a byte may become three there.
 pub const RUN_OUTPUT_BYTES_MAX: usize = 2 << 10;
+/// The most bytes of a model's name in lists of processes.
+pub const TITLE_NAME_BYTES_MAX: usize = 128;
 /// The last bytes of a process's output that are kept.
 pub const OUTPUT_BYTES_KEPT: usize = 16 << 10;
 /// The longest wait for the thread that reads the output of a process.

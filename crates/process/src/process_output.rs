@@ -247,7 +247,7 @@ fn end_of_error(bytes: &[u8], bytes_max: usize) -> String {
     let text = String::from_utf8_lossy(bytes);
     let (mut lines, mut room) = (VecDeque::new(), bytes_max);
     let written = text.rsplit(['\n', '\r']).map(str::trim_end).filter(|line| !line.is_empty());
-    for line in written.take(OUTPUT_LINES_MAX).map(escaped) {
+    for line in written.take(OUTPUT_LINES_MAX).map(|line| escaped(line, OUTPUT_LINE_BYTES_MAX)) {
         let Some(left) = room.checked_sub(line.len()) else { break };
         room = left;
         lines.push_front(line);
@@ -255,8 +255,8 @@ fn end_of_error(bytes: &[u8], bytes_max: usize) -> String {
     if lines.is_empty() { String::new() } else { format!("\n\nIt printed last:\n  {}", Vec::from(lines).join("\n  ")) }
 }
 
-/// The beginning of a line, with its control characters escaped as in the log.
-fn escaped(line: &str) -> String {
+/// The beginning of a line, with its control characters escaped as in the log: at most `bytes_max` bytes.
+pub(crate) fn escaped(line: &str, bytes_max: usize) -> String {
     let mut escaped = String::new();
     for character in line.chars() {
         let piece = match character {
@@ -264,7 +264,7 @@ fn escaped(line: &str) -> String {
             control if control.is_control() => format!("\\u{:04x}", u32::from(control)),
             other => other.to_string(),
         };
-        if escaped.len() + piece.len() > OUTPUT_LINE_BYTES_MAX {
+        if escaped.len() + piece.len() > bytes_max {
             break;
         }
         escaped.push_str(&piece);

@@ -108,7 +108,7 @@ impl Interpreter {
     fn command_writing(&self, own: Option<&Path>) -> Command {
         if let Some(sandbox) = &self.sandbox {
             let paths = readable_paths::of(&self.program, self.unpacked.is_some());
-            return sandbox.command(self.program.as_os_str(), &self.variables, &paths, own);
+            return sandbox.command(self.program.as_os_str(), None, &self.variables, &paths, own);
         }
         let mut command = Command::new(&self.program);
         for (name, value) in &self.variables {

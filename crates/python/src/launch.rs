@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nerite_process::{Channel, Child, ProcessTimeouts, Silence, Supervisor, memory_file};
+use nerite_process::{Channel, Child, ProcessName, ProcessTimeouts, Silence, Supervisor, memory_file};
 use nerite_request::Status;
 
 use crate::guard_library;
@@ -26,7 +26,7 @@ pub(crate) struct Launch {
 
 impl Launch {
     /// Starts the interpreter with the stub. Also returns the server's end of its channel for calls.
-    pub(crate) fn start(&self, supervisor: &Supervisor) -> io::Result<(Child, Channel)> {
+    pub(crate) fn start(&self, supervisor: &Supervisor, name: &ProcessName) -> io::Result<(Child, Channel)> {
         let mut command = self.interpreter.command();
         command.args(["-u", "-c", &self.interpreter.text(stub::LAUNCHER)]);
         let (calls, calls_theirs) = Channel::pair()?;
@@ -37,6 +37,7 @@ impl Launch {
             others.push(memory_file(guard_library::LIBRARY)?);
         }
         let child = Child::start(supervisor, command, self.timeouts(), stub::modules(), others)?;
+        child.log_start(name);
         Ok((child.with_output(printed.read), calls))
     }
 

@@ -10,8 +10,8 @@ use nerite_config::{ModelConfig, to_json};
 use nerite_locks::Mutex;
 use nerite_process::packets::{Initialize, Model as ModelNames, Ready};
 use nerite_process::{
-    Blocks, Callees, ExecuteLimit, Hearing, Live, ProcessInstance, ProcessLauncher, ResidentMemory, Restarts, Silence,
-    Supervisor, Waiter, Waits,
+    Blocks, Callees, ExecuteLimit, Hearing, Live, ProcessInstance, ProcessLauncher, ProcessName, ProcessWork,
+    ResidentMemory, Restarts, Silence, Supervisor, Waiter, Waits,
 };
 use nerite_request::Status;
 use nerite_request::report::MemoryUsage;
@@ -51,6 +51,7 @@ struct PythonLauncher {
     template: Option<Arc<Template>>,
     /// The instance's name.
     instance: String,
+    name: ProcessName,
     /// The command that initializes it.
     command: String,
     is_decoupled: bool,
@@ -79,7 +80,8 @@ impl Model for PythonModel {
         }
         let decoupled = context.config.decoupled();
         let debug = self.debug.as_ref().map(|debug| debug.port_of(spec.index)).transpose()?;
-        let command = initialize(context, spec, self.class_dir.as_deref(), false, debug);
+        let name = ProcessName::new(&context.model, ProcessWork::Instance(spec.index));
+        let command = initialize(context, spec, self.class_dir.as_deref(), &name, debug);
         let (supervisor, launch) = (self.supervisor.clone(), self.launch.clone());
         let instance = spec.name.clone();
         let models = self.launch.interpreter.models(&context.models);
@@ -91,6 +93,7 @@ impl Model for PythonModel {
             launch,
             template,
             instance,
+            name,
             command,
             is_decoupled: decoupled,
             takes_devices,
@@ -149,9 +152,11 @@ impl ProcessLauncher for PythonLauncher {
 
     fn launch(&self, hearing: &Hearing<'_>) -> Result<Live, Status> {
         let began = Instant::now();
-        let (child, calls) = match &self.template {
-            Some(template) => template.fork(hearing.stop())?,
-            None => self.launch.start(&self.supervisor).map_err(|error| self.launch.unstarted(error, began))?,
+        let (child, calls) = if let Some(template) = &self.template {
+            template.fork(&self.name, hearing.stop())?
+        } else {
+            let started = self.launch.start(&self.supervisor, &self.name);
+            started.map_err(|error| self.launch.unstarted(error, began))?
         };
         self.memory.add(&child);
         child.measure(self.models.metrics().owner());
@@ -219,7 +224,8 @@ pub(crate) fn template(
         ))),
         Some("yes") => {
             let spec = InstanceSpec { name: context.model.clone(), ..InstanceSpec::default() };
-            let command = initialize(context, &spec, class_dir, true, None);
+            let name = ProcessName::new(&context.model, ProcessWork::Template);
+            let command = initialize(context, &spec, class_dir, &name, None);
             Ok(Some(Arc::new(Template::new(supervisor.clone(), launch.clone(), &context.model, command))))
         }
         Some(other) => {
@@ -233,18 +239,24 @@ fn initialize(
     context: &LoadContext,
     spec: &InstanceSpec,
     class_dir: Option<&Path>,
-    template: bool,
+    process: &ProcessName,
     debug: Option<u16>,
 ) -> String {
     let args = args(context, spec);
     let args: Vec<_> = args.iter().map(|(name, text)| (*name, text.as_str())).collect();
-    let (model, decoupled) = (model_names(context, &spec.name, class_dir), context.config.decoupled());
+    let model = model_names(context, &spec.name, class_dir, process);
+    let (decoupled, template) = (context.config.decoupled(), process.work() == ProcessWork::Template);
     Initialize { args: &args, model: &model, decoupled, template, debug }.to_string()
 }
 
 /// The model's names and directories, which are part of each command. `class_dir` is the directory of the backend's class, if the model has no class
 /// of its own.
-pub(crate) fn model_names<'a>(context: &'a LoadContext, instance: &'a str, class_dir: Option<&Path>) -> ModelNames<'a> {
+pub(crate) fn model_names<'a>(
+    context: &'a LoadContext,
+    instance: &'a str,
+    class_dir: Option<&Path>,
+    process: &ProcessName,
+) -> ModelNames<'a> {
     ModelNames {
         name: &context.model,
         version: context.version.to_string(),
@@ -253,6 +265,7 @@ pub(crate) fn model_names<'a>(context: &'a LoadContext, instance: &'a str, class
         version_dir: absolute(&context.version_dir),
         model_dir: absolute(&context.model_dir),
         instance,
+        title: process.title(),
     }
 }
 

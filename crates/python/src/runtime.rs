@@ -7,7 +7,7 @@ use std::time::Instant;
 use nerite_backend::{DeviceAccess, LoadContext, Model, Runtime};
 use nerite_config::{ModelConfig, from_json, to_json};
 use nerite_process::packets::Complete;
-use nerite_process::{ProcessHost, Silence, Waits};
+use nerite_process::{ProcessHost, ProcessName, ProcessWork, Silence, Waits};
 use nerite_request::Status;
 use nerite_sandbox::Sandbox;
 
@@ -70,9 +70,10 @@ impl Python {
         }
         let launch = self.launch(context, class_dir)?;
         let began = Instant::now();
-        let started = launch.start(&self.host.supervisor()?);
+        let name = ProcessName::new(&context.model, ProcessWork::Configuration);
+        let started = launch.start(&self.host.supervisor()?, &name);
         let (mut child, _calls) = started.map_err(|error| launch.unstarted(error, began))?;
-        let (config, model) = (to_json(&context.config), model_names(context, &context.model, class_dir));
+        let (config, model) = (to_json(&context.config), model_names(context, &context.model, class_dir, &name));
         let command = Complete { config: &config, model: &model }.to_string();
         let phase = format!("model '{}': imports and auto_complete_config", context.model);
         let answer = child.first(&command, &phase, &context.stop).map_err(|silence| {

@@ -46,6 +46,7 @@ const MODULES: &[(&str, &str)] = &[
     part!("stub"),
     part!("template"),
     part!("tensors"),
+    part!("title"),
     part!("unmapping"),
     part!("utils"),
     part!("waiting"),

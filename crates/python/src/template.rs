@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use nerite_backend::LoadStop;
 use nerite_locks::Mutex;
 use nerite_process::packets::{FORK, Reap, Said};
-use nerite_process::{Channel, Child, Parent, SideEnd, Silence, Supervisor};
+use nerite_process::{Channel, Child, Parent, ProcessName, ProcessWork, SideEnd, Silence, Supervisor};
 use nerite_request::Status;
 
 use crate::launch::Launch;
@@ -35,6 +35,7 @@ pub(crate) struct Template {
     launch: Launch,
     /// The model's name.
     model: String,
+    name: ProcessName,
     /// The command that initializes it.
     command: String,
     process: Mutex<Option<Arc<Process>>>,
@@ -56,26 +57,27 @@ struct Process {
 impl Template {
     /// A template that is not started yet.
     pub(crate) fn new(supervisor: Supervisor, launch: Launch, model: &str, command: String) -> Template {
-        Template { supervisor, launch, model: model.to_owned(), command, process: Mutex::default() }
+        let name = ProcessName::new(model, ProcessWork::Template);
+        Template { supervisor, launch, model: model.to_owned(), name, command, process: Mutex::default() }
     }
 
     /// Forks a process with the model. Also returns the server's end of its channel for calls.
-    pub(crate) fn fork(&self, stop: &LoadStop) -> Result<(Child, Channel), Status> {
+    pub(crate) fn fork(&self, name: &ProcessName, stop: &LoadStop) -> Result<(Child, Channel), Status> {
         // The lock is held for the whole fork. Instances of one model are made one after another.
         let mut process = lock(&self.process);
         if let Some(running) = &*process {
-            match running.fork(&self.supervisor, &self.launch) {
+            match running.fork(&self.supervisor, &self.launch, name) {
                 Ok(forked) => return Ok(forked),
                 Err(why) => log::error!("{}", self.unusable(&format!("{why}; another one is started"))),
             }
         }
         let fresh = process.insert(Arc::new(self.start(stop)?));
-        fresh.fork(&self.supervisor, &self.launch).map_err(|why| Status::internal(self.unusable(&why)))
+        fresh.fork(&self.supervisor, &self.launch, name).map_err(|why| Status::internal(self.unusable(&why)))
     }
 
     fn start(&self, stop: &LoadStop) -> Result<Process, Status> {
         let began = Instant::now();
-        let started = self.launch.start(&self.supervisor);
+        let started = self.launch.start(&self.supervisor, &self.name);
         let (mut child, calls) = started.map_err(|error| self.launch.unstarted(error, began))?;
         child
             .says_when_it_ends(self.unusable("its process ended; its instances live on, and the next one has another"));
@@ -105,7 +107,12 @@ impl Template {
 
 impl Process {
     /// Forks a process. Err: the reason why there is none.
-    fn fork(self: &Arc<Process>, supervisor: &Supervisor, launch: &Launch) -> Result<(Child, Channel), String> {
+    fn fork(
+        self: &Arc<Process>,
+        supervisor: &Supervisor,
+        launch: &Launch,
+        name: &ProcessName,
+    ) -> Result<(Child, Channel), String> {
         let system = |error: std::io::Error| error.to_string();
         let (channel, channel_theirs) = Channel::pair().map_err(system)?;
         let (side, side_theirs) = SideEnd::pair().map_err(system)?;
@@ -119,8 +126,9 @@ impl Process {
         drop(child);
         let pid = answer.forked().ok_or_else(|| answer.error().flatten().unwrap_or("it forked nothing").to_owned())?;
         let parent = Arc::clone(self) as Arc<dyn Parent>;
-        let forked = Child::adopt(supervisor, pid, parent, (channel, side), launch.timeouts());
-        Ok((forked.map_err(system)?.with_output(printed.read), calls))
+        let forked = Child::adopt(supervisor, pid, parent, (channel, side), launch.timeouts()).map_err(system)?;
+        forked.log_start(name);
+        Ok((forked.with_output(printed.read), calls))
     }
 
     fn request(

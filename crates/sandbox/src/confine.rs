@@ -72,6 +72,7 @@ pub fn main(words: impl Iterator<Item = OsString>) -> ExitCode {
 fn become_program(policy: &Policy, program: &OsStr, arguments: impl Iterator<Item = OsString>) -> io::Error {
     let mut command = Command::new(program);
     command.args(arguments);
+    policy.arg0.iter().for_each(|arg0| _ = command.arg0(arg0));
     for (name, value) in &policy.variables {
         match value {
             Some(value) => command.env(name, value),

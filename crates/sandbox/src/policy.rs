@@ -26,6 +26,8 @@ pub(crate) struct Policy {
     pub(crate) file_bytes: Option<u64>,
     /// How many processes and threads it may have.
     pub(crate) processes: Processes,
+    /// The first argument that its program gets, which `ps` shows. `None` for the program's path.
+    pub(crate) arg0: Option<OsString>,
     /// Variables of its environment that differ from the server's; `None` unsets one.
     pub(crate) variables: Vec<(OsString, Option<OsString>)>,
 }

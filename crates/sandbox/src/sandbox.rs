@@ -111,15 +111,17 @@ impl Sandbox {
         Ok(settings::read(backend, settings, model, parameter, model_dir)?.is_some())
     }
 
-    /// The command that starts `program` in the sandbox, without arguments. It may also read `places`, and write in `own`, which the server made.
+    /// The command that starts `program` in the sandbox, without arguments. `arg0` is what `ps` shows in place of the program's path. It may also read `places`, and write in `own`, which the server made.
     pub fn command(
         &self,
         program: &OsStr,
+        arg0: Option<&OsStr>,
         variables: &[(&str, Option<OsString>)],
         places: &[PathBuf],
         own: Option<&Path>,
     ) -> Command {
         let mut policy = self.policy.clone();
+        policy.arg0 = arg0.map(OsStr::to_owned);
         policy.variables.extend(variables.iter().map(|(name, value)| (OsString::from(name), value.clone())));
         policy.read.extend(places.iter().map(|place| absolute(place)));
         policy.write.extend(own.map(absolute));

@@ -35,6 +35,9 @@ impl Policy {
         if let Some(group) = &self.group {
             add("group", group.as_ref());
         }
+        if let Some(arg0) = &self.arg0 {
+            add("arg0", arg0);
+        }
         self.read.iter().for_each(|path| add("read", path.as_ref()));
         self.write.iter().for_each(|path| add("write", path.as_ref()));
         for Named { path, is_writable } in &self.named {
@@ -77,6 +80,7 @@ impl Policy {
             b"file-size" => self.file_bytes = Some(number()?),
             b"processes" if value == b"any" => self.processes = Processes::Any,
             b"processes" => self.processes = Processes::AtMost(number()?),
+            b"arg0" => self.arg0 = Some(OsStr::from_bytes(value).into()),
             b"read" => self.read.push(path()),
             b"write" => self.write.push(path()),
             b"named-read" => self.named.push(Named { path: path(), is_writable: false }),
@@ -126,6 +130,7 @@ mod tests {
             memory_bytes: Some(1 << 40),
             group_memory_bytes: Some(1 << 41),
             group: Some(strange()),
+            arg0: Some("a: b = c".into()),
             file_bytes: Some(0),
             processes: Processes::AtMost(7),
             variables: vec![("A".into(), Some("b=c".into())), ("D".into(), None), ("E".into(), Some("".into()))],

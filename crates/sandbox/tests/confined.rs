@@ -63,7 +63,7 @@ fn sandbox(settings: &str, parameters: &str, model_dir: &Path) -> Sandbox {
 
 /// Runs a script of the shell's, whose `$1` is a path.
 fn ran(sandbox: &Sandbox, script: &str, path: &Path) -> Output {
-    let mut command = sandbox.command("sh".as_ref(), &[("COLOUR", Some("blue".into()))], &[], None);
+    let mut command = sandbox.command("sh".as_ref(), None, &[("COLOUR", Some("blue".into()))], &[], None);
     command.args(["-c", script, "sh"]).arg(path).output().unwrap()
 }
 

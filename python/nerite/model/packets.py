@@ -42,6 +42,8 @@ class Model(_BackendClass):
     version_dir: str
     model_dir: str
     instance: str
+    # What lists of processes show.
+    title: str
 
 
 def class_file(model: Model) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from . import batch, debugger, decoupled, imports, loading, metrics, nested, packed, packets, readiness, template, waiting, workers
+from . import batch, debugger, decoupled, imports, loading, metrics, nested, packed, packets, readiness, template, title, waiting, workers
 from .answer import ModelChannel
 from .batch import call
 from .calls import Calls
@@ -137,10 +137,12 @@ class Stub:
         self._imported.note()
 
     def _complete(self, command: packets.Command) -> packets.Answer:
+        title.show(command["model"]["title"])
         self._load(command["model"])
         return {"config": loading.completed(self._class, command["model"]["name"], command["config"])}
 
     def _initialize(self, command: packets.Command) -> packets.Answer:
+        title.show(command["model"]["title"])
         self._is_decoupled = command.get("decoupled", False)
         guard = self._guard_loaded = self._guard()
         self._model_channel.memory = Memory(guard)

@@ -47,17 +47,19 @@ pub struct Model<'a> {
     pub class_dir: Option<String>,
     /// The instance's name.
     pub instance: &'a str,
+    /// What lists of processes show for the process.
+    pub title: String,
 }
 
 impl Display for Model<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let Model { name, version, file, version_dir, model_dir, class_dir, instance } = self;
+        let Model { name, version, file, version_dir, model_dir, class_dir, instance, title } = self;
         let (name, version, file) = (Text(name), Text(version), Text(file));
         write!(f, r#"{{"name":{name},"version":{version},"file":{file},"version_dir":{}"#, Text(version_dir))?;
         if let Some(class_dir) = class_dir {
             write!(f, r#","class_dir":{}"#, Text(class_dir))?;
         }
-        write!(f, r#","model_dir":{},"instance":{}}}"#, Text(model_dir), Text(instance))
+        write!(f, r#","model_dir":{},"instance":{},"title":{}}}"#, Text(model_dir), Text(instance), Text(title))
     }
 }
 

@@ -64,7 +64,8 @@ fn as_read<'a>(written: &TensorAt<'a, &[i64]>) -> TensorAt<'a> {
 
 fn model(instance: &str) -> Model<'_> {
     let (version_dir, model_dir) = ("/models/m/1".to_owned(), "/models/m".to_owned());
-    Model { name: "m", version: "1".to_owned(), file: "model.py", version_dir, model_dir, class_dir: None, instance }
+    let (version, title) = ("1".to_owned(), format!("nerite: model {instance}"));
+    Model { name: "m", version, file: "model.py", version_dir, model_dir, class_dir: None, instance, title }
 }
 
 #[test]
