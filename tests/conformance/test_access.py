@@ -750,10 +750,70 @@ def test_each_request_is_one_line(launcher):
             # The client prepares the inference, and calls it three times.
             wanted = 4 if "call=inference" in expected and "protocol=session" in expected else 1
             assert len(times) == wanted, (begun, found)
-            assert all(re.fullmatch(r"\d+( request=.+)?", line[len(begun) :]) for line in times)
+            assert all(re.fullmatch(r"\d+( queue_us=\d+)?( request=.+)?", line[len(begun) :]) for line in times), (begun, times)
+            # An inference that ran has waited for its model, if only for a moment. A preparation has not.
+            ran = min(wanted, 3) if "call=inference" in expected and ("status=200" in expected or "status=0" in expected) else 0
+            assert sum(" queue_us=" in line for line in times) == ran, (begun, times)
         # What was asked for, without the query.
         called = {line.partition(" request=")[2] for line in found}
         assert {'"POST /v2/models/identity_fp32/infer"', "ModelInfer", "ModelStreamInfer", '"GET /metrics"', ""} <= called
+
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
+
+
+def infer_within_a_trace(server) -> None:
+    """An inference over each protocol."""
+    http_infer(server.http, "identity_fp32", ONE, headers={"traceparent": PARENT}).ok()
+    message = pb.ModelInferRequest(model_name="identity_fp32", raw_input_contents=[RAW])
+    message.inputs.add(name="INPUT0", datatype="FP32", shape=[2])
+    with grpc_channel(server.grpc) as channel:
+        service_stub(channel).ModelInfer(message, metadata=(("traceparent", PARENT),))
+        assert len(list(service_stub(channel).ModelStreamInfer(iter([message] * 2), metadata=(("traceparent", PARENT),)))) == 2
+    with nerite.connect(f"unix:{server.session}") as client:
+        model = client.model("identity_fp32")
+        for _ in range(3):
+            model(np.ones(3, np.float32), trace_parent=PARENT)
+
+
+@pytest.mark.parametrize("form", ["default", "json"])
+def test_the_line_of_an_inference_has_its_trace_and_its_time_in_the_queue(launcher, tmp_path, form):
+    if launcher.oracle:
+        pytest.skip("2.51 has no such lines")
+    name, flags = f"trace_lines_{form}", ["--log-access=true", f"--log-format={form}", f"--session-socket={tmp_path / 'socket'}"]
+    with launcher.running(name, *flags, repository=launcher.copy_of(name, "identity_fp32")) as server:
+        server.session = tmp_path / "socket"
+        infer_within_a_trace(server)
+        wanted = [rf"queue_us=\d+ trace_id={TRACE}\b", rf'"queue_us":\d+,"trace_id":"{TRACE}"'][form == "json"]
+        protocols = {"http": 1, "grpc": 3, "session": 3}
+
+        def counts() -> dict[str, int]:
+            found = [line for line in server.log_text().splitlines() if re.search(wanted, line)]
+            return {one: sum(f"protocol={one}" in line or f'"protocol":"{one}"' in line for line in found) for one in protocols}
+
+        eventually(lambda: counts() == protocols)
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_health_probes_can_be_left_out(launcher, shown):
+    if launcher.oracle:
+        pytest.skip("2.51 has no such lines")
+    name, flags = f"health_lines_{shown}", ["--log-verbose=2", "--session-socket=off", f"--log-access-health={str(shown).lower()}"]
+    with launcher.running(name, *flags, repository=launcher.copy_of(name, "identity_fp32")) as server:
+        for path in ("health/live", "health/ready", "models/identity_fp32/ready"):
+            http_call(server.http, "GET", f"/v2/{path}").ok()
+        with grpc_channel(server.grpc) as channel:
+            stub = service_stub(channel)
+            stub.ServerLive(pb.ServerLiveRequest())
+            stub.ServerReady(pb.ServerReadyRequest())
+            stub.ModelReady(pb.ModelReadyRequest(name="identity_fp32"))
+            channel.unary_unary("/grpc.health.v1.Health/Check")(b"")
+        http_call(server.http, "GET", "/v2/models/identity_fp32").ok()
+        eventually(lambda: "call=metadata" in server.log_text())
+        requests = set(re.findall(r"call=health .* request=(.+)", server.log_text()))
+        both = {"ServerLive", "ServerReady", "ModelReady", '"GET /v2/health/live"', '"GET /v2/models/identity_fp32/ready"'}
+        assert requests == set() if not shown else both <= requests and any("Check" in one for one in requests), requests
 
 
 def test_a_stale_inference_has_a_line(launcher):

@@ -415,3 +415,14 @@ def test_a_collector_of_no_url_is_reported_and_traces_nothing(launcher, reposito
     with serving(launcher, repository, "otel_wrong", wrong) as server:
         infer(server, "http", "plus")
         assert "nothing is traced: no thread for traces: 'grpc://nowhere:1' is no URL of a collector" in server.log_text()
+
+
+def test_a_line_of_the_log_has_the_trace_that_the_server_made(launcher, repository, nerite_only):
+    with collecting() as collector, serving(launcher, repository, "otel_lines", collector, "--log-access=true") as server:
+        infer(server, "http", "plus", id="mine")
+        trace = only(collector.trace(), "InferRequest").trace
+        deadline = time.monotonic() + 60
+        while not (found := re.findall(r"request_id=mine .* queue_us=\d+ trace_id=(\w+)", server.log_text())):
+            assert time.monotonic() < deadline, server.log_text()[-2000:]
+            time.sleep(0.02)
+        assert found == [trace]

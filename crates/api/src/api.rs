@@ -94,6 +94,8 @@ pub struct Options {
     pub tokens: Option<Tokens>,
     /// Whether each request is a line of the log.
     pub log_access: bool,
+    /// Whether health probes are lines of the log as well, where each request is.
+    pub log_access_health: bool,
     /// Whose regions a client can use, and which shared memory objects it may register.
     pub regions: RegionRules,
     /// Which clients share their sequences: `--sequence-scope`.

@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError};
 
 use nerite_access::{Booking, OverQuota, Token};
 use nerite_locks::Mutex;
-use nerite_request::{Peer, Response, Status};
+use nerite_request::{Peer, Response, Status, TraceContext};
 use nerite_watchdog::now_ns;
 
 use crate::access::{self, Category, Protocol, Refused, Restriction};
@@ -178,6 +178,9 @@ struct CallFacts {
     status: Option<u32>,
     bytes_in: u64,
     bytes_out: u64,
+    /// The trace that the request is part of, in hexadecimal digits. Empty if there is none.
+    trace_id: String,
+    queue_ns: Option<u64>,
     /// Whether each request of the call has a line of its own.
     is_silent: bool,
 }
@@ -216,6 +219,16 @@ impl Line {
         self.note(|facts| facts.bytes_in += bytes);
     }
 
+    /// Notes the trace that the request is part of.
+    pub(crate) fn note_trace(&self, context: &TraceContext) {
+        self.note(|facts| facts.trace_id = context.trace_id_text());
+    }
+
+    /// Notes how long the request waited in the queue of its model.
+    pub(crate) fn note_queue(&self, ns: u64) {
+        self.note(|facts| facts.queue_ns = Some(ns));
+    }
+
     /// Notes the outcome of an inference as a gRPC status. Over HTTP the answer has a status of its own.
     pub(crate) fn note_outcome(&self, code: u32) {
         if self.front != FrontEnd::Http {
@@ -237,7 +250,9 @@ impl Line {
     pub(crate) fn next(&self) -> Line {
         let Line { log, front, call, named, peer, token, .. } = self;
         let (log, named, peer, token) = (Arc::clone(log), named.clone(), peer.clone(), token.clone());
-        Line { log, front: *front, call, named, peer, token, begun_ns: now_ns(), facts: Mutex::default() }
+        let trace_id = self.facts.lock().unwrap_or_else(PoisonError::into_inner).trace_id.clone();
+        let facts = Mutex::new(CallFacts { trace_id, ..CallFacts::default() });
+        Line { log, front: *front, call, named, peer, token, begun_ns: now_ns(), facts }
     }
 
     fn note(&self, change: impl FnOnce(&mut CallFacts)) {
@@ -245,7 +260,7 @@ impl Line {
     }
 
     fn text(&self, facts: &CallFacts, is_json: bool, now_ns: u64) -> String {
-        let CallFacts { model, version, id, status, bytes_in, bytes_out, .. } = facts;
+        let CallFacts { model, version, id, status, bytes_in, bytes_out, trace_id, queue_ns, .. } = facts;
         let mut fields = Fields { is_json, out: String::with_capacity(192) };
         fields.word("protocol", self.front.name());
         fields.word("peer", &self.peer.to_string());
@@ -262,6 +277,12 @@ impl Line {
         fields.number("bytes_in", *bytes_in);
         fields.number("bytes_out", *bytes_out);
         fields.number("us", now_ns.saturating_sub(self.begun_ns) / 1000);
+        if let Some(queue_ns) = queue_ns {
+            fields.number("queue_us", queue_ns / 1000);
+        }
+        if !trace_id.is_empty() {
+            fields.word("trace_id", trace_id);
+        }
         // Last, because it is the longest.
         if !self.named.is_empty() {
             fields.word("request", &self.named);
@@ -444,17 +465,21 @@ mod tests {
         line.note(|facts| facts.bytes_out += 8);
         line.note_outcome(0);
         line.note_status(13);
+        let parent = format!("00-{}-00f067aa0ba902b7-01", "4bf9".repeat(8));
+        line.note_trace(&TraceContext::read(parent.as_bytes(), None).expect("a header"));
+        line.note_queue(2_999);
         check(
             &line,
             false,
             "access: protocol=grpc peer=\"user 7\" token=- call=inference model=digits request_id=\"a\\u000a\\\"b\\\" \\u00e9\\ud83d\\ude00\" \
-             status=0 bytes_in=64 bytes_out=8 us=5",
+             status=0 bytes_in=64 bytes_out=8 us=5 queue_us=2 trace_id=4bf94bf94bf94bf94bf94bf94bf94bf9",
         );
         check(
             &line,
             true,
             "\"protocol\":\"grpc\",\"peer\":\"user 7\",\"token\":\"-\",\"call\":\"inference\",\"model\":\"digits\",\
-             \"request_id\":\"a\\u000a\\\"b\\\" \\u00e9\\ud83d\\ude00\",\"status\":0,\"bytes_in\":64,\"bytes_out\":8,\"us\":5",
+             \"request_id\":\"a\\u000a\\\"b\\\" \\u00e9\\ud83d\\ude00\",\"status\":0,\"bytes_in\":64,\"bytes_out\":8,\"us\":5,\"queue_us\":2,\
+             \"trace_id\":\"4bf94bf94bf94bf94bf94bf94bf94bf9\"",
         );
     }
 

@@ -23,8 +23,6 @@ use crate::under_way::UnderWay;
 pub(crate) struct Delivery<S> {
     shown: Option<Shown>,
     pub(crate) side: ModelSide,
-    /// The client of the request. Its quota is charged for the bytes of the responses, and its log line counts them.
-    caller: Option<Arc<Caller>>,
     /// The charge for the memory that the strings of the request take, until the last response.
     strings: Option<Charge>,
     sink: S,
@@ -42,9 +40,18 @@ pub(crate) struct ModelSide {
     pub(crate) trace: Option<Arc<RequestTrace>>,
     /// The account that is charged for the states that the request leaves behind, and for responses beyond the window. `None` if there can be none.
     pub(crate) account: Option<PeerAccount>,
+    /// The client of the request. Its quota is charged for the bytes of the responses, and its log line counts them.
+    pub(crate) caller: Option<Arc<Caller>>,
 }
 
 impl ModelSide {
+    /// As [`Deliver::waited`].
+    pub(crate) fn waited(&self, queue_ns: u64) {
+        if let Some(line) = self.caller.as_ref().and_then(|caller| caller.line.as_ref()) {
+            line.note_queue(queue_ns);
+        }
+    }
+
     /// As [`Deliver::place`].
     pub(crate) fn place(&self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
         // Leases are memory of the host, whatever the runtime prefers.
@@ -64,8 +71,8 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Delivery<S> {
     ) -> Delivery<S> {
         let shown = Shown::of(outputs, served);
         let window = served.config().decoupled().then(ResponseWindow::new);
-        let side = ModelSide { places, window, trace, account: None };
-        Delivery { shown, side, caller: None, strings: None, sink, under_way }
+        let side = ModelSide { places, window, trace, account: None, caller: None };
+        Delivery { shown, side, strings: None, sink, under_way }
     }
 
     /// The same, charging this account for states that the request leaves behind, and for responses beyond the window.
@@ -80,7 +87,7 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Delivery<S> {
 
     /// The same for this client.
     pub(crate) fn of_caller(self, caller: Option<Arc<Caller>>) -> Delivery<S> {
-        Delivery { caller, ..self }
+        Delivery { side: ModelSide { caller, ..self.side }, ..self }
     }
 
     /// Takes the window away. The caller counts the responses in it.
@@ -96,8 +103,7 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Delivery<S> {
     {
         let Delivery {
             shown: None,
-            side: ModelSide { places: None, window: None, trace: None, account: None },
-            caller: None,
+            side: ModelSide { places: None, window: None, trace: None, account: None, caller: None },
             strings: None,
             ..
         } = &self
@@ -144,7 +150,7 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Deliver for Delivery<S> {
         if let Some(window) = &self.side.window {
             take_place(window, &mut response);
         }
-        if let Some(caller) = &self.caller {
+        if let Some(caller) = &self.side.caller {
             caller.note_response(&response);
         }
         if let Some(trace) = &self.side.trace {
@@ -154,6 +160,10 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Deliver for Delivery<S> {
             self.strings = None;
         }
         (self.sink)(response, leases);
+    }
+
+    fn waited(&mut self, queue_ns: u64) {
+        self.side.waited(queue_ns);
     }
 
     fn offers_places(&self) -> bool {

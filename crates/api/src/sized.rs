@@ -78,6 +78,10 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send + 'static> Deliver for SizedRep
         self.way = Some(Way::Apart(queue, side));
     }
 
+    fn waited(&mut self, queue_ns: u64) {
+        self.side().into_iter().for_each(|side| side.waited(queue_ns));
+    }
+
     fn offers_places(&self) -> bool {
         self.side().is_some_and(|side| side.places.is_some())
     }

@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 use crate::Api;
 use crate::api::Client;
 use crate::aside::on_stalling_worker;
-use crate::delivery::{Delivery, take_place};
+use crate::delivery::{Delivery, ModelSide, take_place};
 use crate::places::OutputLease;
 use crate::queue::Queue;
 use crate::stalling::STAGED_REQUESTS;
@@ -101,20 +101,18 @@ impl StagedRequest {
     {
         let StagedRequest { client, runtime, slots, is_partial, charge } = self;
         let window = delivery.take_window();
-        let (trace, account) = (delivery.trace(), delivery.account());
+        let side = ModelSide { places: None, window: window.clone(), ..delivery.side.clone() };
         let on_worker = |flow: &_, work| on_stalling_worker(flow, work);
         let queue = Queue::new(client, runtime, on_worker, LastStep { delivery, slots, _charge: charge });
-        Reply::through(StagedReply { queue, window, trace, account, is_partial })
+        Reply::through(StagedReply { queue, side, is_partial })
     }
 }
 
 /// Takes the responses from the model.
 struct StagedReply<S> {
     queue: Arc<Queue<LastStep<S>>>,
-    /// Counts responses from when they were made.
-    window: Option<Arc<ResponseWindow>>,
-    trace: Option<Arc<RequestTrace>>,
-    account: Option<PeerAccount>,
+    /// Its window counts responses from when they were made. It offers no places.
+    side: ModelSide,
     is_partial: bool,
 }
 
@@ -126,10 +124,14 @@ struct LastStep<S> {
 
 impl<S: FnMut(Response, Vec<OutputLease>) + Send + 'static> Deliver for StagedReply<S> {
     fn deliver(&mut self, mut response: Response) {
-        if let Some(window) = &self.window {
+        if let Some(window) = &self.side.window {
             take_place(window, &mut response);
         }
         self.queue.push(response);
+    }
+
+    fn waited(&mut self, queue_ns: u64) {
+        self.side.waited(queue_ns);
     }
 
     /// The run waits for nobody if all its tensors are in private memory.
@@ -138,15 +140,15 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send + 'static> Deliver for StagedRe
     }
 
     fn account(&self) -> Option<PeerAccount> {
-        self.account.clone()
+        self.side.account.clone()
     }
 
     fn trace(&self) -> Option<Arc<RequestTrace>> {
-        self.trace.clone()
+        self.side.trace.clone()
     }
 
     fn window(&self) -> Option<Arc<ResponseWindow>> {
-        self.window.clone()
+        self.side.window.clone()
     }
 }
 

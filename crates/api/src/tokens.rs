@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use nerite_access::{Booking, OverQuota, Scope, Token, Tokens, Unknown};
-use nerite_request::{Code, InferRequest, Status};
+use nerite_request::{Code, InferRequest, Status, TRACEPARENT, TraceContext};
 use nerite_watchdog::now_ns;
 
 use crate::access::{Category, Refused};
@@ -57,7 +57,12 @@ impl Api {
             (None, Ok(())) => (None, Ok(())),
             (Some(tokens), Ok(())) => self.by_token(tokens, front, categories, changes, authorization),
         };
-        let line = self.logs_requests().then(|| self.line(front, *first, &named(), token.as_ref()));
+        let line = self.logs_calls_of(*first).then(|| self.line(front, *first, &named(), token.as_ref()));
+        if let Some(line) = &line
+            && let Some(context) = header(TRACEPARENT).and_then(|parent| TraceContext::read(parent, None))
+        {
+            line.note_trace(&context);
+        }
         if let (Err(refused), Some(line)) = (&allowed, &line) {
             line.note_status(front.status_of(refused));
         }
@@ -72,6 +77,21 @@ impl Api {
     /// Whether each request is a line of the log: always, or because the log is that verbose now.
     pub(crate) fn logs_requests(&self) -> bool {
         self.inner.options.log_access || self.inner.log.shows(log::Level::Trace)
+    }
+
+    /// Whether a call of this category is a line of the log.
+    fn logs_calls_of(&self, category: Category) -> bool {
+        self.logs_requests() && (category != Category::Health || self.inner.options.log_access_health)
+    }
+
+    /// Notes the trace of the inference for its line in the log, if it has one.
+    pub(crate) fn note_trace(&self, context: Option<&TraceContext>) {
+        if self.logs_requests()
+            && let Some(context) = context
+            && let Some(line) = self.caller().as_ref().and_then(|caller| caller.line.as_ref())
+        {
+            line.note_trace(context);
+        }
     }
 
     /// The token of a call, if the call needs one, and whether the token allows it.

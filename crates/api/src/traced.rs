@@ -48,10 +48,13 @@ impl Api {
 
     /// The client's span that the headers of a request name. `None` if no spans are exported.
     pub fn trace_parent<'h>(&self, header: impl Fn(&'static str) -> Option<&'h [u8]>) -> Option<TraceContext> {
-        if !self.inner.tracer.has_spans() {
+        let has_spans = self.inner.tracer.has_spans();
+        if !has_spans && !self.logs_requests() {
             return None;
         }
-        TraceContext::read(header(TRACEPARENT)?, header(TRACESTATE))
+        let parent = TraceContext::read(header(TRACEPARENT)?, header(TRACESTATE));
+        self.note_trace(parent.as_ref());
+        parent.filter(|_| has_spans)
     }
 
     /// Begins the trace of a request that has arrived, if it is selected for tracing. `parent` is called only if something is traced.
@@ -73,6 +76,7 @@ impl Api {
         };
         trace.note(start, begun.get());
         trace.note(end, now_ns());
+        self.note_trace(trace.context().as_ref());
         infer_request.trace = Some(trace);
     }
 
@@ -81,7 +85,9 @@ impl Api {
         if !self.inner.tracer.is_on() {
             return None;
         }
-        self.inner.tracer.sample(model, parent.map(|context| *context), self.peer())
+        let trace = self.inner.tracer.sample(model, parent.map(|context| *context), self.peer())?;
+        self.note_trace(trace.context().as_ref());
+        Some(trace)
     }
 
     /// The recent requests with numbers greater than `after`: of all clients for the operator, and of the client itself

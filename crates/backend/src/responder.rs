@@ -501,7 +501,8 @@ impl Responder {
         }
     }
 
-    fn note(&self, times: Times, outcome: Outcome) {
+    fn note(&mut self, times: Times, outcome: Outcome) {
+        self.reply.waited(times.start.saturating_sub(self.arrived));
         if let Some(trace) = &self.trace {
             traced::ran(trace, &times, outcome);
         }

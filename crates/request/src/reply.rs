@@ -28,6 +28,9 @@ pub trait Deliver: Send {
         self.deliver(Response::refused(why));
     }
 
+    /// Called once the request has run, before its last response: how long it waited in the queue, in ns.
+    fn waited(&mut self, _queue_ns: u64) {}
+
     /// Whether taking a response may block, for example in callbacks of other code. Then the request must not run on a thread that serves connections.
     fn may_wait(&self) -> bool {
         false
@@ -288,6 +291,13 @@ impl Reply {
     pub fn made(&mut self, response: &Response) {
         if let Some(way) = &mut self.0 {
             way.get_mut().made(response);
+        }
+    }
+
+    /// As [`Deliver::waited`].
+    pub fn waited(&mut self, queue_ns: u64) {
+        if let Some(way) = &mut self.0 {
+            way.get_mut().waited(queue_ns);
         }
     }
 

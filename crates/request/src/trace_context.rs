@@ -63,6 +63,13 @@ impl TraceContext {
         is_one.then(|| TraceContext { trace_id, span_id, state: tracestate.map(state).unwrap_or_default() })
     }
 
+    /// The trace's number in hexadecimal digits.
+    pub fn trace_id_text(&self) -> String {
+        let mut text = String::with_capacity(2 * self.trace_id.len());
+        digits(&mut text, &self.trace_id);
+        text
+    }
+
     /// The header for a request below this span. Its flag says that the span is recorded.
     pub fn traceparent(&self) -> String {
         let mut text = String::with_capacity(TRACEPARENT_BYTES);

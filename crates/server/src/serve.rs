@@ -231,6 +231,7 @@ fn make_api(
         restrictions: settings.restrictions.clone(),
         tokens,
         log_access: settings.log_access,
+        log_access_health: settings.log_access_health,
         regions: settings.regions.clone(),
         sequence_scope: settings.sequence_scope,
         http_forward: settings.http.as_ref().and_then(|front| front.forward.clone()),

@@ -81,6 +81,8 @@ pub struct Settings {
     pub restrictions: Vec<Restriction>,
     /// Whether each request is a line of the log.
     pub log_access: bool,
+    /// Whether health probes are lines of the log as well, where each request is.
+    pub log_access_health: bool,
     /// The file of tokens, if there is one.
     pub tokens_file: Option<PathBuf>,
     /// Largest HTTP input in bytes.
@@ -324,6 +326,7 @@ impl Settings {
             connections: connections::connections(&values)?,
             restrictions,
             log_access: values.bool("log-access", false)?,
+            log_access_health: values.bool("log-access-health", true)?,
             tokens_file: values.text("access-tokens-file").filter(|path| !path.is_empty()).map(PathBuf::from),
             http_input_bytes_max: http_input_bytes_max as u64,
             threads: values.int_if_given("http-thread-count")?,

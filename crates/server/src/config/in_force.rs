@@ -141,6 +141,7 @@ fn log(settings: &Settings, name: &str) -> Option<InForce> {
         "log-format" => one(&log.format),
         // Lines of requests are written with those of the most verbose level too.
         "log-access" => one(settings.log_access || LogSwitches::new(log.clone()).shows(Level::Trace)),
+        "log-access-health" => one(settings.log_access_health),
         "log-file" => text(&log.file, "lines go to the standard output and the standard error"),
         _ => return None,
     })

@@ -108,6 +108,7 @@ flags! {
         "log-error" BOOL, Yes, "Whether errors are written. Default is true.";
         "log-format" TEXT, Yes, "Format of the log: 'default', 'ISO8601' or 'json'.";
         "log-access" BOOL, Yes, "Whether each request is a line of the log: who asked what, and what came of it. Default is false.";
+        "log-access-health" BOOL, Yes, "Whether health probes are such lines as well: live, ready and model ready. Default is true.";
         "log-file" TEXT, Yes, "File that all log lines go to; without it informational lines go to stdout, others to stderr.";
     }
     "Model Repository": {
