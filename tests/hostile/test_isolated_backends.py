@@ -104,7 +104,7 @@ def test_what_a_backend_writes_before_it_aborts_is_in_the_log_and_the_error(vict
     with any_client("http", victim) as client:
         with refuses("INTERNAL", died("i_die", ENDS[1][1]) + "\n\nIt printed last:\n  sample: aborts on purpose"):
             client.infer("i_die", [fp32("IN", [2])])
-    comes_to(lambda: "isolated instance 'i_die_0_0': sample: aborts on purpose" in victim.log_text(), True)
+    comes_to(lambda: "model 'i_die' instance 0: sample: aborts on purpose" in victim.log_text(), True)
 
 
 @pytest.mark.usefixtures("others_are_spared")
@@ -112,10 +112,10 @@ def test_a_backend_that_writes_all_the_time_is_slowed_down(victim):
     before, began = victim.log.stat().st_size, time.monotonic()
     with any_client("http", victim) as client:
         client.infer("i_noise", [fp32("IN", [2500])])
-    comes_to(lambda: "bytes more, which are left out: at most 65536 are logged in a second" in victim.log_text(), True)
+    comes_to(lambda: "model 'i_noise' instance 0: " in victim.log_text(), True)
     written, took_s = victim.log.stat().st_size - before, time.monotonic() - began
     # Each of its lines of 62 bytes is logged with who wrote it.
-    assert written < 8 * (int(took_s) + 2) * 65536
+    assert written < 4 * (int(took_s) + 2) * (1 << 20)
 
 
 @pytest.mark.usefixtures("others_are_spared")

@@ -25,7 +25,6 @@ mod context;
 mod limits;
 mod model;
 mod model_supplied;
-mod output;
 mod runtime;
 mod worker;
 

@@ -8,10 +8,6 @@ pub const LOAD_MAX: Duration = Duration::from_mins(10);
 pub const LEAVE_MAX: Duration = Duration::from_secs(15);
 /// How long a run may continue after all its clients have gone. Then its process is ended.
 pub const GONE_PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes that a child may write to the log in a second, on its standard output and error.
-pub const LOG_BYTES_PER_S: usize = 64 << 10;
-/// Bytes of one such line. A longer one is divided.
-pub const LINE_BYTES_MAX: usize = 4 << 10;
 /// Bytes of an error's text that a child sends.
 pub const ERROR_BYTES_MAX: usize = 16 << 10;
 /// How long a child waits for the answer to a question about metrics.

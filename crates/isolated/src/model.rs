@@ -9,16 +9,14 @@ use std::sync::Arc;
 use nerite_backend::{CostBound, Instance, InstanceSpec, LoadStop, Model, Models};
 use nerite_process::packets::Said;
 use nerite_process::{
-    Blocks, Callees, Channel, Child, Hearing, Live, ProcessInstance, ProcessLauncher, ProcessMemory, ProcessName,
-    ProcessTimeouts, ProcessWork, Restarts, Silence, Supervisor, Waits,
+    Blocks, Callees, Channel, Child, Hearing, Live, PrintedPipes, ProcessInstance, ProcessLauncher, ProcessMemory,
+    ProcessName, ProcessTimeouts, ProcessWork, Restarts, Silence, Supervisor, Waits,
 };
 use nerite_request::Status;
 use nerite_request::report::MemoryUsage;
 use nerite_sandbox::Sandbox;
 use nerite_shm::Pools;
 use serde_json::{Value, json};
-
-use crate::output::capture;
 
 /// Makes the command that starts a child for the instance of that name: this program, with arguments that make it call
 /// [`crate::work`]. Its standard input is set later, because that is the channel.
@@ -71,15 +69,18 @@ impl Launch {
         let failed = |why: String| Status::internal(format!("unable to load {}: {why}", self.named));
         let name = ProcessName::new(&self.model, work);
         let mut program = self.command(&name, instance);
-        let start = || capture(&mut program, &format!("{}, isolated instance '{instance}'", self.named));
-        let output = self.captures.then(start).transpose();
-        let output =
-            output.map_err(|error| failed(format!("the output of instance '{instance}' cannot be read: {error}")))?;
+        let printed = self.captures.then(|| PrintedPipes::quoting_error(&name)).transpose();
+        let printed =
+            printed.map_err(|error| failed(format!("the output of instance '{instance}' cannot be read: {error}")))?;
+        let quoted = printed.map(|PrintedPipes { quoted, output, error }| {
+            program.stdout(output).stderr(error);
+            quoted
+        });
         let mut child = Child::start(&self.supervisor, program, timeouts, "{}", channels)
             .map_err(|error| failed(format!("the process of instance '{instance}' cannot be started: {error}")))?;
         child.log_start(&name);
-        if let Some(output) = output {
-            child = child.with_output(output);
+        if let Some(quoted) = quoted {
+            child = child.with_output(quoted);
         }
         if let Some(models) = &self.measured {
             child.measure(models.metrics().owner());

@@ -53,6 +53,12 @@ pub const OUTPUT_LINES_MAX: usize = 20;
 pub const OUTPUT_LINE_BYTES_MAX: usize = 512;
 /// The most bytes of all such lines in the error of a request. A gRPC client takes at most 8 KiB of trailers by default, and a byte may become three there.
 pub const RUN_OUTPUT_BYTES_MAX: usize = 2 << 10;
+/// Bytes that a process may print in a second. If it prints more, it waits.
+pub const PRINTED_BYTES_PER_S: usize = 1 << 20;
+/// Bytes that a printed line counts beside its own, because the log puts the time and the names before it.
+pub const PRINTED_LINE_BYTES: usize = 64;
+/// Bytes of a printed line. A longer one is divided. The log shows as many of a message.
+pub const PRINTED_LINE_BYTES_MAX: usize = 16 << 10;
 /// The most bytes of a model's name in lists of processes.
 pub const TITLE_NAME_BYTES_MAX: usize = 128;
 /// The last bytes of a process's output that are kept.

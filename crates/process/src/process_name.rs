@@ -29,6 +29,19 @@ impl ProcessName {
         ProcessName { model: model.to_owned(), work }
     }
 
+    /// The model's name.
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// The instance that the process runs, if it runs one.
+    pub fn instance(&self) -> Option<usize> {
+        match self.work {
+            ProcessWork::Instance(index) => Some(index),
+            ProcessWork::Template | ProcessWork::Configuration => None,
+        }
+    }
+
     /// What the process does.
     pub fn work(&self) -> ProcessWork {
         self.work

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   process: standard output ─► pipe ─┐
-//!            standard error ──► pipe ─┴─► a thread of the server: passes it on, and keeps the last bytes of each
+//!            standard error ──► pipe ─┴─► a thread of the server: logs it (`printed.rs`), and keeps the last bytes of each
 //!            lines for the log ─► side channel ─► the supervisor: keeps the last lines (`logged.rs`)
 //!
 //!   0 ··········· position at which the last run began ··········· end
@@ -23,9 +23,7 @@ use nerite_locks::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, ioctl_fionread};
 
-use crate::limits::{
-    OUTPUT_BYTES_KEPT, OUTPUT_LINE_BYTES_MAX, OUTPUT_LINES_MAX, OUTPUT_READ_MAX, RUN_OUTPUT_BYTES_MAX,
-};
+use crate::limits::{OUTPUT_BYTES_KEPT, OUTPUT_LINE_BYTES_MAX, OUTPUT_LINES_MAX, RUN_OUTPUT_BYTES_MAX};
 
 /// The most bytes that are read at once: what a pipe holds.
 const READ_BYTES: usize = 64 << 10;
@@ -40,7 +38,7 @@ pub struct ProcessOutput(Arc<Shared>);
 
 /// The stream to which a process wrote something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
+pub(crate) enum Stream {
     /// Standard output.
     Output,
     /// Standard error.
@@ -89,23 +87,14 @@ struct StreamState {
 }
 
 impl ProcessOutput {
-    /// The standard error that comes out of this pipe.
-    pub fn new(pipe: PipeReader) -> ProcessOutput {
-        ProcessOutput::waiting(vec![(Stream::Error, pipe)], OUTPUT_READ_MAX)
-    }
-
-    /// The standard output and the standard error that come out of these pipes.
-    pub fn of_both(output: PipeReader, error: PipeReader) -> ProcessOutput {
-        ProcessOutput::waiting(vec![(Stream::Output, output), (Stream::Error, error)], OUTPUT_READ_MAX)
-    }
-
+    /// The output that comes out of these pipes. An error waits for it at most this long.
     pub(crate) fn waiting(pipes: Vec<(Stream, PipeReader)>, wait_max: Duration) -> ProcessOutput {
         let state = State { streams: vec![StreamState::default(); pipes.len()], run: None };
         ProcessOutput(Arc::new(Shared { pipes, wait_max, state: Mutex::new(state), progress: Condvar::new() }))
     }
 
     /// Reads until no process has the pipes open any more. Calls `pass_on` with each part. This must be called only once.
-    pub fn read_to_end(&self, mut pass_on: impl FnMut(Stream, &[u8])) {
+    pub(crate) fn read_to_end(&self, mut pass_on: impl FnMut(Stream, &[u8])) {
         let mut bytes = vec![0; READ_BYTES];
         while let Some(ready) = self.wait() {
             for at in ready {
@@ -279,6 +268,7 @@ mod tests {
     use std::io::{PipeWriter, Write};
 
     use super::*;
+    use crate::limits::OUTPUT_READ_MAX;
 
     fn last(lines: &[&str]) -> String {
         if lines.is_empty() { String::new() } else { format!("\n\nIt printed last:\n  {}", lines.join("\n  ")) }
@@ -396,7 +386,7 @@ mod tests {
     #[test]
     fn output_that_nobody_reads_delays_an_error_for_a_limited_time() {
         let (pipe, mut writer) = io::pipe().unwrap();
-        let output = ProcessOutput::new(pipe);
+        let output = ProcessOutput::waiting(vec![(Stream::Error, pipe)], OUTPUT_READ_MAX);
         writer.write_all(b"unread\n").unwrap();
         begin(&output, true);
         writer.write_all(b"unread as well\n").unwrap();

@@ -4,13 +4,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nerite_process::{Channel, Child, ProcessName, ProcessTimeouts, Silence, Supervisor, memory_file};
+use nerite_process::{Channel, Child, PrintedPipes, ProcessName, ProcessTimeouts, Silence, Supervisor, memory_file};
 use nerite_request::Status;
 
 use crate::guard_library;
 use crate::interpreter::Interpreter;
 use crate::limits::ANSWER_MAX;
-use crate::printed;
 use crate::stub;
 
 /// The interpreter and the time limit of a process.
@@ -30,7 +29,7 @@ impl Launch {
         let mut command = self.interpreter.command();
         command.args(["-u", "-c", &self.interpreter.text(stub::LAUNCHER)]);
         let (calls, calls_theirs) = Channel::pair()?;
-        let printed = printed::pipes()?;
+        let printed = PrintedPipes::quoting_both(name)?;
         command.stdout(printed.output).stderr(printed.error);
         let mut others = vec![calls_theirs];
         if !guard_library::LIBRARY.is_empty() {
@@ -38,7 +37,7 @@ impl Launch {
         }
         let child = Child::start(supervisor, command, self.timeouts(), stub::modules(), others)?;
         child.log_start(name);
-        Ok((child.with_output(printed.read), calls))
+        Ok((child.with_output(printed.quoted), calls))
     }
 
     /// The same launch without time limits, for a process that is debugged.

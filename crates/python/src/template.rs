@@ -18,12 +18,11 @@ use std::time::{Duration, Instant};
 use nerite_backend::LoadStop;
 use nerite_locks::Mutex;
 use nerite_process::packets::{FORK, Reap, Said};
-use nerite_process::{Channel, Child, Parent, ProcessName, ProcessWork, SideEnd, Silence, Supervisor};
+use nerite_process::{Channel, Child, Parent, PrintedPipes, ProcessName, ProcessWork, SideEnd, Silence, Supervisor};
 use nerite_request::Status;
 
 use crate::launch::Launch;
 use crate::limits::ANSWER_MAX;
-use crate::printed;
 
 /// The time limit of a template's answer that it has reaped a process. It is short, because the template has no other work and its callers must not
 /// be delayed.
@@ -117,7 +116,7 @@ impl Process {
         let (channel, channel_theirs) = Channel::pair().map_err(system)?;
         let (side, side_theirs) = SideEnd::pair().map_err(system)?;
         let (calls, calls_theirs) = Channel::pair().map_err(system)?;
-        let printed = printed::pipes().map_err(system)?;
+        let printed = PrintedPipes::quoting_both(name).map_err(system)?;
         let mut child = lock(&self.child);
         self.reap_all(&mut child);
         let theirs = [channel_theirs, side_theirs, calls_theirs, printed.output.into(), printed.error.into()];
@@ -128,7 +127,7 @@ impl Process {
         let parent = Arc::clone(self) as Arc<dyn Parent>;
         let forked = Child::adopt(supervisor, pid, parent, (channel, side), launch.timeouts()).map_err(system)?;
         forked.log_start(name);
-        Ok((forked.with_output(printed.read), calls))
+        Ok((forked.with_output(printed.quoted), calls))
     }
 
     fn request(

@@ -7,6 +7,7 @@ mod file;
 mod format;
 mod losses;
 mod output;
+mod printed;
 mod queue;
 mod repeats;
 
@@ -17,11 +18,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use nerite_api::{ACCESS_TARGET, AUDIT_TARGET, LogFormat, LogLoss, LogSwitches};
 use nerite_locks::Mutex;
+use nerite_python::PRINTED_TARGET;
 use nerite_watchdog::now_ns;
 
 use file::LogFile;
 use format::Line;
 use output::LogOutput;
+use printed::Printed;
+use queue::Share;
 use repeats::{Counted, Origin, Repeats, Verdict, WINDOW_MS};
 
 /// The target of messages that are written as they are, because tables must not be quoted.
@@ -96,8 +100,9 @@ impl Log for Logger {
         if metadata.target() == AUDIT_TARGET {
             return self.0.switches.shows_audit(metadata.level());
         }
-        // Access lines have their own switches (`--log-access`, `--log-verbose`). Switching off information does not switch them off.
-        if metadata.target() == ACCESS_TARGET {
+        // Access lines have their own switches (`--log-access`, `--log-verbose`). Switching off information does not switch them off. In Triton it does not
+        // switch off either what models print.
+        if [ACCESS_TARGET, PRINTED_TARGET].contains(&metadata.target()) {
             return true;
         }
         // Other libraries log much at their debug levels. An operator asks for the lines of this server.
@@ -111,10 +116,17 @@ impl Log for Logger {
         }
         let file = record.file().and_then(|path| path.rsplit('/').next()).unwrap_or("nerite");
         let (line, message) = (record.line().unwrap_or(0), record.args().to_string());
+        let place = format!("{file}:{line}");
+        if let Some(printed) = Printed::of(record) {
+            let text = format!("{printed}: {message}");
+            if !nerite_cabi::log_to_program(record.level(), file, line, &text) {
+                self.0.write_printed(&place, &printed, &message);
+            }
+            return;
+        }
         if nerite_cabi::log_to_program(record.level(), file, line, &message) {
             return;
         }
-        let place = format!("{file}:{line}");
         let is_plain = record.target() == PLAIN;
         if record.target() == ACCESS_TARGET {
             return self.0.write_members(&place, &message);
@@ -195,22 +207,36 @@ impl Inner {
             LogFormat::Json => line.as_json(),
             format => line.as_text(format == LogFormat::Iso8601, false),
         };
-        self.enqueue(self.output(Level::Info), line);
+        self.enqueue(self.output(Level::Info), line, Share::Whole);
+    }
+
+    /// A line that a model's process printed. It goes to the same stream as the process wrote it to, if there is no log file.
+    fn write_printed(self: &Arc<Inner>, place: &str, printed: &Printed, text: &str) {
+        let output = if printed.stream == "stderr" { &self.warnings } else { &self.information };
+        let line = match self.switches.format() {
+            LogFormat::Json => self.line(Level::Info, place, text).as_json_of(printed),
+            format => {
+                let message = format!("{printed}: {text}");
+                self.line(Level::Info, place, &message).as_printed_text(format == LogFormat::Iso8601, self.escape)
+            }
+        };
+        // Lines of models leave half of the queue to others.
+        self.put(output, line, Share::Half);
     }
 
     fn write(self: &Arc<Inner>, level: Level, place: &str, message: &str, is_plain: bool) {
-        self.put(self.output(level), self.formatted(level, place, message, is_plain));
+        self.put(self.output(level), self.formatted(level, place, message, is_plain), Share::Whole);
     }
 
-    fn put(self: &Arc<Inner>, output: &Arc<LogOutput>, line: String) {
+    fn put(self: &Arc<Inner>, output: &Arc<LogOutput>, line: String, share: Share) {
         match output.try_write(&line, &|lost, cause| self.notice(lost, cause)) {
             Some(lost) => self.note_unwritten(output, lost),
-            None => self.enqueue(output, line),
+            None => self.enqueue(output, line, share),
         }
     }
 
-    fn enqueue(self: &Arc<Inner>, output: &Arc<LogOutput>, line: String) {
-        let is_kept = output.enqueue(line, || {
+    fn enqueue(self: &Arc<Inner>, output: &Arc<LogOutput>, line: String, share: Share) {
+        let is_kept = output.enqueue(line, share, || {
             let (inner, output) = (Arc::clone(self), Arc::clone(output));
             move |lines: &str, lost| {
                 let write = |lines: &str| {
@@ -241,7 +267,7 @@ impl Inner {
         }
         if let Some((lost, cause)) = output.take_complaint(now_ns() / 1_000_000) {
             let text = format!("{lost} lines are lost: the log cannot be written: {cause}");
-            self.put(&self.stderr, self.formatted(Level::Error, "output.rs", &text, false));
+            self.put(&self.stderr, self.formatted(Level::Error, "output.rs", &text, false), Share::Whole);
         }
     }
 

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use log::Level;
 
+use super::printed::Printed;
+
 /// Bytes at the beginning and at the end of a message that are written. The message may have names of clients, which can be long.
 const BEGINNING_BYTES_MAX: usize = 12 << 10;
 const END_BYTES_MAX: usize = 4 << 10;
@@ -33,6 +35,21 @@ impl Line<'_> {
         } else {
             format!("{head}{}\n", self.message)
         }
+    }
+
+    /// As [`Line::as_text`], for a message that a model printed. Quotes and backslashes stay as they are, because scripts look for what was printed. Other
+    /// characters that could steer a terminal are escaped if `escaped`.
+    pub(super) fn as_printed_text(&self, iso: bool, escaped: bool) -> String {
+        let head = heading(self.level, self.secs, self.micros, iso, self.pid, self.place);
+        if escaped { format!("{head}{}\n", visible(self.message)) } else { format!("{head}{}\n", self.message) }
+    }
+
+    /// As a JSON object, with where it was printed.
+    pub(super) fn as_json_of(&self, printed: &Printed) -> String {
+        let Printed { model, instance, stream } = printed;
+        let instance = instance.map(|instance| format!(",\"instance\":{instance}")).unwrap_or_default();
+        let (message, model) = (quoted(&shortened(self.message)), quoted(&shortened(model)));
+        self.as_json_with(&format!("\"message\":{message},\"model\":{model}{instance},\"stream\":\"{stream}\""))
     }
 
     /// As a JSON object on a line of its own.
@@ -121,6 +138,20 @@ fn shortened(message: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{beginning} [about {left_out} bytes are left out] {end}"))
 }
 
+/// A text on one line, with tabs, quotes and backslashes as they are.
+fn visible(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            c if c != '\t' && is_control(c) => out.push_str(&format!("\\u{:04X}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
 /// The message as a JSON string: one line whatever a client put into it.
 fn quoted(message: &str) -> String {
     let mut out = String::with_capacity(message.len() + 2);
@@ -184,6 +215,23 @@ mod tests {
             assert_eq!(quoted(&c.to_string()), format!("\"\\u{:04X}\"", u32::from(c)));
         }
         assert_eq!(quoted("\u{a0}é\u{2027}\u{202f}漢😀"), "\"\u{a0}é\u{2027}\u{202f}漢😀\"");
+    }
+
+    #[test]
+    fn what_a_model_printed_is_found_as_it_was_printed() {
+        let message = "model 'm' instance 0: {\"a\": \"\\\\d\"}\tb\u{1b}[31m\rc";
+        let line = Line { level: Level::Info, secs: 0, micros: 7, pid: 3, place: "a.rs:1", message };
+        let text = line.as_printed_text(true, true);
+        assert_eq!(
+            text,
+            "1970-01-01T00:00:00Z I 3 a.rs:1] model 'm' instance 0: {\"a\": \"\\\\d\"}\tb\\u001B[31m\\rc\n"
+        );
+        assert!(line.as_printed_text(true, false).ends_with(&format!("{message}\n")));
+        let printed = |instance| Printed { model: "m\"".to_owned(), instance, stream: "stderr" };
+        let line = Line { message: "a \"b\"", ..line };
+        let members = r#""message":"a \"b\"","model":"m\"","instance":2,"stream":"stderr"}"#;
+        assert!(line.as_json_of(&printed(Some(2))).ends_with(&format!("{members}\n")));
+        assert!(line.as_json_of(&printed(None)).ends_with("\"model\":\"m\\\"\",\"stream\":\"stderr\"}\n"));
     }
 
     #[track_caller]

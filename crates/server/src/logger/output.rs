@@ -20,7 +20,7 @@ use rustix::io::{retry_on_intr, write};
 
 use super::file::LogFile;
 use super::losses::Losses;
-use super::queue::LineQueue;
+use super::queue::{LineQueue, Share};
 
 /// A pipe that is writable takes so many bytes without blocking: `PIPE_BUF` of pipe(7).
 const WRITTEN_AT_ONCE_BYTES_MAX: usize = 4096;
@@ -106,9 +106,10 @@ impl LogOutput {
     pub(super) fn enqueue<W: FnMut(&str, u64) + Send + 'static>(
         &self,
         line: String,
+        share: Share,
         write: impl FnOnce() -> W,
     ) -> bool {
-        self.queue.put(line, write)
+        self.queue.put(line, share, write)
     }
 
     /// Waits until the output has taken the lines. Other threads do not wait meanwhile, because this one waits without the lock. Returns how many lines were
@@ -293,7 +294,7 @@ mod tests {
         reader.read_exact(&mut read).expect("a line");
         assert_eq!(output.try_write(&line, &notice), Some(0));
         let (_go_on, held) = std::sync::mpsc::channel::<()>();
-        output.queue.put("waits".to_owned(), move || move |_: &str, _: u64| _ = held.recv());
+        output.queue.put("waits".to_owned(), Share::Whole, move || move |_: &str, _: u64| _ = held.recv());
         reader.read_exact(&mut read).expect("a line");
         assert_eq!(output.try_write(&line, &notice), None, "lines keep their order");
     }

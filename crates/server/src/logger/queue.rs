@@ -31,8 +31,18 @@ pub(super) struct LineQueue {
 struct Counts {
     /// Bytes of lines that are not written yet.
     waiting_bytes: AtomicUsize,
+    /// Lines that are not written yet.
+    waiting_lines: AtomicUsize,
     /// Lines that did not fit, since this was last logged.
     lost: AtomicU64,
+}
+
+/// How much of the queue may be full when a line is put into it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Share {
+    Whole,
+    /// For lines whose number models decide.
+    Half,
 }
 
 enum Entry {
@@ -49,13 +59,22 @@ impl LineQueue {
 
     /// Puts a line into the queue. `write` makes the function that writes lines and reports how many were lost. If the system has no thread, the line is lost,
     /// and the next line tries again. Returns whether the line has a place.
-    pub(super) fn put<W: FnMut(&str, u64) + Send + 'static>(&self, line: String, write: impl FnOnce() -> W) -> bool {
+    pub(super) fn put<W: FnMut(&str, u64) + Send + 'static>(
+        &self,
+        line: String,
+        share: Share,
+        write: impl FnOnce() -> W,
+    ) -> bool {
         let bytes = line.len();
+        let (lines_max, bytes_max) = share.bounds();
         // Counted before the thread can have written it.
-        let is_room = self.counts.waiting_bytes.fetch_add(bytes, Ordering::AcqRel) + bytes <= BYTES_MAX;
+        let all_bytes = self.counts.waiting_bytes.fetch_add(bytes, Ordering::AcqRel) + bytes;
+        let all_lines = self.counts.waiting_lines.fetch_add(1, Ordering::AcqRel) + 1;
+        let is_room = all_bytes <= bytes_max && all_lines <= lines_max;
         let is_sent = is_room && self.sender(write).is_some_and(|sender| sender.try_send(Entry::Line(line)).is_ok());
         if !is_sent {
             self.counts.waiting_bytes.fetch_sub(bytes, Ordering::AcqRel);
+            self.counts.waiting_lines.fetch_sub(1, Ordering::AcqRel);
             self.counts.lost.fetch_add(1, Ordering::Relaxed);
         }
         is_sent
@@ -84,6 +103,16 @@ impl LineQueue {
     }
 }
 
+impl Share {
+    /// The most lines and bytes that may wait, with the line that is put into the queue. The channel bounds the lines of the whole queue.
+    fn bounds(self) -> (usize, usize) {
+        match self {
+            Share::Whole => (usize::MAX, BYTES_MAX),
+            Share::Half => (LINES_MAX / 2, BYTES_MAX / 2),
+        }
+    }
+}
+
 fn start(counts: &Arc<Counts>, write: impl FnMut(&str, u64) + Send + 'static) -> Option<SyncSender<Entry>> {
     let (sender, receiver) = sync_channel(LINES_MAX);
     let counts = Arc::clone(counts);
@@ -96,17 +125,21 @@ fn start(counts: &Arc<Counts>, write: impl FnMut(&str, u64) + Send + 'static) ->
 fn work(queue: &Receiver<Entry>, counts: &Counts, mut write: impl FnMut(&str, u64)) {
     let mut lines = String::new();
     while let Ok(first) = queue.recv() {
-        let mut flushed = Vec::new();
+        let (mut flushed, mut count) = (Vec::new(), 0);
         let mut next = Some(first);
         while let Some(entry) = next {
             match entry {
-                Entry::Line(line) => lines.push_str(&line),
+                Entry::Line(line) => {
+                    lines.push_str(&line);
+                    count += 1;
+                }
                 Entry::Flush(done) => flushed.push(done),
             }
             next = if lines.len() < WRITE_BYTES { queue.try_recv().ok() } else { None };
         }
         write(&lines, counts.lost.swap(0, Ordering::Relaxed));
         counts.waiting_bytes.fetch_sub(lines.len(), Ordering::AcqRel);
+        counts.waiting_lines.fetch_sub(count, Ordering::AcqRel);
         lines.clear();
         // The thread that flushes may have stopped waiting.
         for done in &flushed {
@@ -136,19 +169,25 @@ mod tests {
                 written.1 += lost;
             }
         };
-        lines.put("first\n".to_owned(), write);
+        lines.put("first\n".to_owned(), Share::Whole, write);
         has_begun.recv().expect("the thread writes");
         assert!(!lines.is_empty());
         // From here on the log accepts nothing, like a pipe that nobody reads.
         let again = || |_: &str, _: u64| panic!("there is a thread");
-        for _ in 0..LINES_MAX + 7 {
-            lines.put("x\n".to_owned(), again);
+        for _ in 0..LINES_MAX {
+            lines.put("m\n".to_owned(), Share::Half, again);
+        }
+        for _ in 0..LINES_MAX {
+            lines.put("x\n".to_owned(), Share::Whole, again);
         }
         lines.flush(Duration::from_millis(20));
         drop(go_on);
         lines.flush(Duration::from_mins(1));
         let written = written.lock().unwrap_or_else(PoisonError::into_inner);
-        assert_eq!((written.0.matches("x\n").count(), written.1), (LINES_MAX, 7));
+        // Lines of models leave half of the queue to others. The line that is being written is one of them.
+        let count = |line| written.0.matches(line).count();
+        assert_eq!((count("m\n"), count("x\n")), (LINES_MAX / 2 - 1, LINES_MAX / 2 + 1));
+        assert_eq!(written.1, LINES_MAX as u64);
         assert!(written.0.starts_with("first\n"));
         assert!(lines.is_empty());
     }
@@ -165,9 +204,9 @@ mod tests {
                 lost.fetch_add(count, Ordering::Relaxed);
             }
         };
-        lines.put("x".repeat(BYTES_MAX), write);
+        lines.put("x".repeat(BYTES_MAX), Share::Whole, write);
         let again = || |_: &str, _: u64| panic!("there is a thread");
-        lines.put("y".to_owned(), again);
+        lines.put("y".to_owned(), Share::Whole, again);
         drop(go_on);
         lines.flush(Duration::from_mins(1));
         assert!(lines.is_empty());
