@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 from clients import fp32, http_call, open_client
+from footprint import wait_until
 from meanwhile import Delay, again_if_too_late
 from python_setup import PATIENT
 
@@ -133,10 +134,7 @@ def test_a_log_that_is_renamed_goes_on_in_a_new_file(launcher, tmp_path):
 
 def wait_for_text(path, text: str) -> str:
     """What the file says once it has this text."""
-    deadline = time.monotonic() + 60
-    while not path.exists() or text not in path.read_text():
-        assert time.monotonic() < deadline, path.exists() and path.read_text()[-2000:]
-        time.sleep(0.02)
+    wait_until(lambda: path.exists() and text in path.read_text())
     return path.read_text()
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import servers
 from clients import fp32, open_client
+from footprint import wait_until
 from python_setup import PATIENT
 
 MODEL = """
@@ -69,22 +70,19 @@ def printing(launcher):
     return running
 
 
-def ask(server, what: float) -> None:
+def call(server, what: float) -> None:
     with open_client("http", server) as client:
         client.infer("talks", [fp32("INPUT0", np.array([what], np.float32))])
 
 
 def wait_for(server, text: str) -> None:
-    deadline = time.monotonic() + 60
-    while text not in server.log_text():
-        assert time.monotonic() < deadline, server.log_text()[-3000:]
-        time.sleep(0.02)
+    wait_until(lambda: text in server.log_text())
 
 
 def test_each_line_is_found_as_it_was_printed_with_the_name_of_its_model(printing):
     # As in Triton, the level of the log does not hide what models print.
     with printing("--log-info=false", "--log-warning=false") as server:
-        ask(server, 1)
+        call(server, 1)
         wait_for(server, " end\n")
         wait_for(server, "not utf-8")
         printed = re.findall(r"^I\d{4} \S+ \d+ printed\.rs:\d+\] model 'talks' instance 0: (.*)$", server.log_text(), re.M)
@@ -97,11 +95,11 @@ def test_each_line_is_found_as_it_was_printed_with_the_name_of_its_model(printin
 
 def test_a_printed_line_is_an_object_of_json(printing):
     with printing("--log-format=json") as server:
-        ask(server, 1)
+        call(server, 1)
         wait_for(server, "by a library in C")
         wait_for(server, " end")
         with pytest.raises(Exception, match="the last words"):
-            ask(server, 2)
+            call(server, 2)
         wait_for(server, '"the last words"')
         lines = [json.loads(line) for line in server.log_text().splitlines()]
         found = {line["message"]: line for line in lines if "stream" in line}
@@ -113,7 +111,7 @@ def test_a_printed_line_is_an_object_of_json(printing):
 def test_printed_lines_go_to_the_log_file_to_the_last(printing, tmp_path):
     log = tmp_path / "log"
     with printing(f"--log-file={log}") as server:
-        ask(server, 1)
+        call(server, 1)
     text = log.read_text()
     assert "model 'talks' instance 0: by a library in C\n" in text and text.count("model 'talks' instance 0: finalized\n") == 1
     assert "finalized" not in server.log_text() and "imported" not in server.log_text()
@@ -128,10 +126,7 @@ def test_printed_lines_go_to_the_stream_that_they_were_printed_to(tmp_path, prin
     with out.open("wb") as stdout, err.open("wb") as stderr:
         process = subprocess.Popen([*command, *ports, PATIENT, "--session-socket=off"], env=environment, stdout=stdout, stderr=stderr)
         try:
-            deadline = time.monotonic() + 120
-            while "instance 0: imported\n" not in out.read_text() or "instance 0: beware\n" not in err.read_text():
-                assert time.monotonic() < deadline and process.poll() is None
-                time.sleep(0.02)
+            wait_until(lambda: "instance 0: imported\n" in out.read_text() and "instance 0: beware\n" in err.read_text(), 120)
         finally:
             process.terminate()
             process.wait(60)

@@ -73,7 +73,7 @@ fn log_lines(output: &ProcessOutput, name: &ProcessName) {
             log_line(name, stream, line);
         });
         let Some(pause) = pace.pause(spent, now_ns()) else { return };
-        if pace.is_to_be_told(now_ns()) {
+        if pace.is_to_be_warned_of(now_ns()) {
             log::warn!("{name} prints more than {PRINTED_BYTES_PER_S} bytes in a second, and has to wait");
         }
         thread::sleep(pause);
@@ -98,12 +98,12 @@ fn log_line(name: &ProcessName, stream: Stream, line: &[u8]) {
 struct Pace {
     /// When what was printed so far would be allowed, in ns.
     allowed_ns: u64,
-    told_ns: Option<u64>,
+    warned_ns: Option<u64>,
 }
 
 impl Pace {
     fn new(now_ns: u64) -> Pace {
-        Pace { allowed_ns: now_ns.saturating_sub(SECOND_NS), told_ns: None }
+        Pace { allowed_ns: now_ns.saturating_sub(SECOND_NS), warned_ns: None }
     }
 
     /// Counts bytes that were printed. Returns how long nothing more may be read. Bytes of one second are allowed at once.
@@ -115,10 +115,10 @@ impl Pace {
     }
 
     /// Whether the log should say now that the process waits.
-    fn is_to_be_told(&mut self, now_ns: u64) -> bool {
-        let is_due = self.told_ns.is_none_or(|told| now_ns >= told + WARNED_EVERY_NS);
+    fn is_to_be_warned_of(&mut self, now_ns: u64) -> bool {
+        let is_due = self.warned_ns.is_none_or(|at| now_ns >= at + WARNED_EVERY_NS);
         if is_due {
-            self.told_ns = Some(now_ns);
+            self.warned_ns = Some(now_ns);
         }
         is_due
     }
@@ -186,7 +186,9 @@ mod tests {
         assert_eq!(pace.pause(PRINTED_BYTES_PER_S, later), None, "a rest allows no more than one second does");
         assert!(pace.pause(PRINTED_BYTES_PER_S / 4, later).is_some());
         assert!(
-            pace.is_to_be_told(later) && !pace.is_to_be_told(later + 1) && pace.is_to_be_told(later + WARNED_EVERY_NS)
+            pace.is_to_be_warned_of(later)
+                && !pace.is_to_be_warned_of(later + 1)
+                && pace.is_to_be_warned_of(later + WARNED_EVERY_NS)
         );
     }
 }
