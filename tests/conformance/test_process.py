@@ -474,14 +474,16 @@ class TritonPythonModel:
 '''
 
 
-def test_user_signals_do_not_end_a_server_that_loads_its_models(launcher):
+@pytest.mark.parametrize("has_log_file", [False, True])
+def test_user_signals_do_not_end_a_server_that_loads_its_models(launcher, tmp_path, has_log_file):
     if launcher.oracle:
         pytest.skip("2.51 ends at once")
-    repository = launcher.copy_of("early_signals")
+    repository = launcher.copy_of(f"early_signals_{has_log_file}")
     (repository / "signalling" / "1").mkdir(parents=True)
     (repository / "signalling" / "1" / "model.py").write_text(SIGNALLING)
     (repository / "signalling" / "config.pbtxt").write_text('backend: "python"')
-    with launcher.running("early_signals", PATIENT, repository=repository) as server:
+    flags = [f"--log-file={tmp_path / 'log'}"] if has_log_file else []
+    with launcher.running("early_signals", PATIENT, *flags, repository=repository) as server:
         # It drains once it serves, as it was told by SIGUSR1.
         while http_call(server.http, "GET", "/v2/models/signalling/ready").status != 503:
             assert server.process.poll() is None

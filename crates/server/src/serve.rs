@@ -30,6 +30,7 @@ use nerite_listen::Peers;
 use nerite_python::Python;
 use nerite_request::setting::LogSettings;
 use nerite_shm::{Pools, Registries};
+use tokio::signal::unix::Signal;
 
 use crate::config;
 use crate::descriptors;
@@ -73,7 +74,7 @@ pub fn load_models(settings: Settings) -> Result<(), String> {
     let log = LogSettings { file: String::new(), ..settings.log.clone() };
     let settings = Settings { exit_on_error: true, log, ..settings };
     with_processes(|python| {
-        let switches = begin(&settings)?;
+        let (switches, _drain) = begin(&settings)?;
         let (Assembled { engine, .. }, outcome) = assemble(&settings, python, switches, None)?;
         let has_ended = engine.stop(Instant::now() + Duration::from_secs(settings.exit_timeout_secs));
         outcome?;
@@ -125,24 +126,24 @@ fn read_settings(command: Command, words: &[String]) -> Result<Settings, Refusal
     Ok(settings)
 }
 
-/// Opens the log.
-fn begin(settings: &Settings) -> Result<Arc<LogSwitches>, StartError> {
+/// Opens the log. Also returns the signal to drain.
+fn begin(settings: &Settings) -> Result<(Arc<LogSwitches>, Signal), StartError> {
     let switches = Arc::new(LogSwitches::new(settings.log.clone()));
     let file = Some(settings.log.file.as_str()).filter(|file| !file.is_empty()).map(std::path::Path::new);
     logger::install(Arc::clone(&switches), file, Streams::Both)
         .map_err(|error| StartError(format!("failed to open log file '{}': {error}", settings.log.file)))?;
     // Before the first line of the log, which may be too large for its file.
-    signals::take_harmless()?;
+    let drain = signals::take_harmless()?;
     if file.is_some() {
         hangup::reopen_log(settings.log.file.clone())?;
     }
     panics::install();
     nerite_cabi::name_aborting_backends();
-    Ok(switches)
+    Ok((switches, drain))
 }
 
 fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartError> {
-    let switches = begin(&settings)?;
+    let (switches, drain) = begin(&settings)?;
     for note in &settings.notes {
         log::warn!("{note}");
     }
@@ -175,7 +176,7 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
     }
     nerite_engine::watch_by(Box::new(watch::OnFrontThreads(runtime.handle().clone())));
     let clean = runtime.block_on(async {
-        let signals = stop::Signals::listen(settings.parent_pid, settings.log.file.is_empty())?;
+        let signals = stop::Signals::listen(settings.parent_pid, settings.log.file.is_empty(), drain)?;
         let fronts = listen::start(&api, &settings, certificates, &Peers::new(connections))?;
         stop::serve_until_signal(signals, fronts, &api, &engine, gpus, &settings).await
     })?;

@@ -14,14 +14,15 @@ const IGNORED: &str = "SigIgn:";
 /// Signals that mean nothing to a server.
 const MEANINGLESS: [fn() -> SignalKind; 1] = [SignalKind::user_defined2];
 
-/// After this call, SIGUSR1 and signals without a meaning for a server do not end the process, and neither does a write past the limit of file sizes. A signal that comes
-/// while the models load is reported once the server listens to its signals.
-pub fn take_harmless() -> Result<(), StartError> {
+/// After this call, SIGUSR1 and signals without a meaning for a server do not end the process, and neither does a write past the limit of file sizes. A signal
+/// that comes while the models load has its effect once the server listens to its signals. Returns SIGUSR1.
+pub fn take_harmless() -> Result<Signal, StartError> {
     // The handlers that tokio sets stay for the life of the process, and programs that the server starts do not inherit them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(unreceived)?;
     let _context = runtime.enter();
-    let kinds = MEANINGLESS.iter().map(|kind| kind()).chain([SignalKind::user_defined1(), file_too_large()]);
-    kinds.map(signal).try_for_each(|signal| signal.map(drop)).map_err(unreceived)
+    let kinds = MEANINGLESS.iter().map(|kind| kind()).chain([file_too_large()]);
+    kinds.map(signal).try_for_each(|signal| signal.map(drop)).map_err(unreceived)?;
+    signal(SignalKind::user_defined1()).map_err(unreceived)
 }
 
 /// The signals that make a server drain or end.
@@ -35,7 +36,8 @@ pub struct EndSignals {
 
 impl EndSignals {
     /// After this call, these signals and those without a meaning no longer end the process by themselves. `hangup_ends`: whether SIGHUP is one of them.
-    pub fn listen(hangup_ends: bool) -> Result<EndSignals, StartError> {
+    /// `drain` is that of [`take_harmless`].
+    pub fn listen(hangup_ends: bool, drain: Signal) -> Result<EndSignals, StartError> {
         let receive = |kind| signal(kind).map_err(unreceived);
         for kind in MEANINGLESS {
             let kind = kind();
@@ -46,7 +48,7 @@ impl EndSignals {
         Ok(EndSignals {
             interrupt: receive(SignalKind::interrupt())?,
             terminate: receive(SignalKind::terminate())?,
-            drain: receive(SignalKind::user_defined1())?,
+            drain,
             hangup: (hangup_ends && !is_ignored()).then(|| receive(SignalKind::hangup())).transpose()?,
         })
     }

@@ -19,6 +19,7 @@ use nerite_cuda::Device;
 use nerite_engine::{Engine, Unended};
 use nerite_listen::Cut;
 use nerite_watchdog::background;
+use tokio::signal::unix::Signal;
 use tokio::time::{sleep, sleep_until};
 
 use super::listen::Fronts;
@@ -52,9 +53,9 @@ impl Signals {
     /// answered a client unloads its models before it ends.
     ///
     /// If `parent` is given, the end of that process has the effect of a signal. If it has ended already, the start fails. SIGHUP is one of the signals only if
-    /// `hangup_ends`.
-    pub fn listen(parent: Option<u32>, hangup_ends: bool) -> Result<Signals, StartError> {
-        Ok(Signals { end: EndSignals::listen(hangup_ends)?, parent: Parent::watch(parent)? })
+    /// `hangup_ends`. `drain` is the signal to drain, which may have come already.
+    pub fn listen(parent: Option<u32>, hangup_ends: bool, drain: Signal) -> Result<Signals, StartError> {
+        Ok(Signals { end: EndSignals::listen(hangup_ends, drain)?, parent: Parent::watch(parent)? })
     }
 }
 
