@@ -64,7 +64,9 @@ impl RegionRules {
             _ if is_open => Rights::Any,
             (ShmTrust::Peer, Peer::User { uid }) => Rights::User(*uid),
             (ShmTrust::Peer, Peer::Address(_)) => Rights::Unidentified { who: peer.to_string() },
-            (ShmTrust::Peer, Peer::Unidentified | Peer::Unknown) => Rights::OpenToAll { who: peer.to_string() },
+            (ShmTrust::Peer, Peer::Proxied(_) | Peer::Unidentified | Peer::Unknown) => {
+                Rights::OpenToAll { who: peer.to_string() }
+            }
         }
     }
 }
@@ -98,7 +100,7 @@ mod tests {
         let rules = RegionRules { key_prefixes: vec!["/cam_".into(), "mic".into()], ..RegionRules::default() };
         assert_eq!(rules.rights(&USER, "/x"), Rights::User(4_000_000_001));
         assert_eq!(rules.rights(&stranger(), "/x"), Rights::Unidentified { who: "address 10.0.0.7".into() });
-        for peer in [Peer::Unidentified, Peer::Unknown] {
+        for peer in [Peer::behind_proxy([10, 0, 0, 7].into()), Peer::Unidentified, Peer::Unknown] {
             assert_eq!(rules.rights(&peer, "/x"), Rights::OpenToAll { who: peer.to_string() });
             assert_eq!(rules.rights(&peer, "/cam_0"), Rights::Any);
         }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::OnceLock;
 
-/// The client of a connection, as the kernel identifies it. The client cannot choose its identity.
+/// The client of a connection, as the kernel identifies it, or a proxy that the operator trusts. The client cannot choose its identity.
 ///
 /// Quotas are kept per peer, and a peer's rights decide which objects of shared memory it may name. Two connections with
 /// equal peers share their quotas and their regions.
@@ -18,6 +18,9 @@ pub enum Peer {
     },
     /// A process of another host, or of another network namespace, whose user cannot be known. [`Peer::of_address`] makes it.
     Address(Network),
+    /// A client of another host that a proxy names by its address. [`Peer::behind_proxy`] makes it. It has quotas of its own, and otherwise the rights of
+    /// [`Peer::Unidentified`], because programs of the proxy's host can make it, too.
+    Proxied(Network),
     /// A process of this network namespace whose socket the kernel did not find: it is closed already, or bound to another network device. All such
     /// processes are one peer, which has the fewest rights.
     Unidentified,
@@ -41,20 +44,19 @@ impl Peer {
 
     /// The peer with this address on another host. An IPv4 address that is mapped to IPv6 is the IPv4 address.
     pub fn of_address(address: IpAddr) -> Peer {
-        Peer::Address(Network(match address.to_canonical() {
-            IpAddr::V4(address) => IpAddr::V4(address),
-            IpAddr::V6(address) => {
-                let host_bits = u128::BITS - NETWORK_BITS;
-                IpAddr::V6(Ipv6Addr::from(u128::from(address) >> host_bits << host_bits))
-            }
-        }))
+        Peer::Address(Network::of(address))
+    }
+
+    /// The peer with this address behind a proxy.
+    pub fn behind_proxy(address: IpAddr) -> Peer {
+        Peer::Proxied(Network::of(address))
     }
 
     /// The user's id, where the user is known.
     pub fn uid(&self) -> Option<u32> {
         match self {
             Peer::User { uid } => Some(*uid),
-            Peer::Address(_) | Peer::Unidentified | Peer::Unknown => None,
+            Peer::Address(_) | Peer::Proxied(_) | Peer::Unidentified | Peer::Unknown => None,
         }
     }
 
@@ -62,7 +64,7 @@ impl Peer {
     /// one of them.
     pub fn is_identified(&self) -> bool {
         match self {
-            Peer::User { .. } | Peer::Address(_) => true,
+            Peer::User { .. } | Peer::Address(_) | Peer::Proxied(_) => true,
             Peer::Unidentified | Peer::Unknown => false,
         }
     }
@@ -70,6 +72,27 @@ impl Peer {
     /// Whether the peer may see and change what belongs to every client: root, or the user who runs the server.
     pub fn is_operator(&self) -> bool {
         self.uid().is_some_and(|uid| uid == 0 || uid == own_uid())
+    }
+}
+
+impl Network {
+    fn of(address: IpAddr) -> Network {
+        Network(match address.to_canonical() {
+            IpAddr::V4(address) => IpAddr::V4(address),
+            IpAddr::V6(address) => {
+                let host_bits = u128::BITS - NETWORK_BITS;
+                IpAddr::V6(Ipv6Addr::from(u128::from(address) >> host_bits << host_bits))
+            }
+        })
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            IpAddr::V4(address) => write!(f, "address {address}"),
+            IpAddr::V6(address) => write!(f, "network {address}/{NETWORK_BITS}"),
+        }
     }
 }
 
@@ -83,8 +106,8 @@ impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Peer::User { uid } => write!(f, "user {uid}"),
-            Peer::Address(Network(address @ IpAddr::V4(_))) => write!(f, "address {address}"),
-            Peer::Address(Network(address @ IpAddr::V6(_))) => write!(f, "network {address}/{NETWORK_BITS}"),
+            Peer::Address(network) => write!(f, "{network}"),
+            Peer::Proxied(network) => write!(f, "{network} behind a proxy"),
             Peer::Unidentified => f.write_str("an unidentified client of this host"),
             Peer::Unknown => f.write_str("an unknown user"),
         }
@@ -116,6 +139,7 @@ mod tests {
         check(&of("::ffff:10.0.0.7"), "address 10.0.0.7", None, [true, false]);
         check(&of("2001:db8:0:1::7"), "network 2001:db8:0:1::/64", None, [true, false]);
         check(&of("::1"), "network ::/64", None, [true, false]);
+        check(&Peer::behind_proxy([10, 0, 0, 7].into()), "address 10.0.0.7 behind a proxy", None, [true, false]);
         check(&Peer::Unidentified, "an unidentified client of this host", None, [false, false]);
         check(&Peer::Unknown, "an unknown user", None, [false, false]);
     }

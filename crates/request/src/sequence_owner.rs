@@ -62,11 +62,13 @@ impl SequenceScope {
             (SequenceScope::All, _) => return SequenceOwner::SERVER,
             (_, peer) if peer.is_operator() => (Kind::Operator, 0),
             (_, Peer::User { uid }) => (Kind::User, *uid),
-            (SequenceScope::User, Peer::Address(_)) => (Kind::Addresses, 0),
-            (SequenceScope::Peer, Peer::Address(Network(IpAddr::V4(address)))) => (Kind::Ipv4, address.to_bits()),
-            (SequenceScope::Peer, Peer::Address(Network(IpAddr::V6(network)))) => {
-                return SequenceOwner(((network.to_bits() >> u64::BITS) as u64).max(NETWORK_MIN));
-            }
+            (SequenceScope::User, Peer::Address(_) | Peer::Proxied(_)) => (Kind::Addresses, 0),
+            (SequenceScope::Peer, Peer::Address(Network(address)) | Peer::Proxied(Network(address))) => match address {
+                IpAddr::V4(address) => (Kind::Ipv4, address.to_bits()),
+                IpAddr::V6(network) => {
+                    return SequenceOwner(((network.to_bits() >> u64::BITS) as u64).max(NETWORK_MIN));
+                }
+            },
             (_, Peer::Unidentified) => (Kind::Unidentified, 0),
             (_, Peer::Unknown) => (Kind::Unknown, 0),
         };
@@ -103,6 +105,8 @@ mod tests {
         check(&alice, &Peer::own(), [false, false, true]);
         check(&at("10.0.0.7"), &at("10.0.0.8"), [true, false, true]);
         check(&at("10.0.0.7"), &at("::ffff:10.0.0.7"), [true, true, true]);
+        check(&at("10.0.0.7"), &Peer::behind_proxy([10, 0, 0, 7].into()), [true, true, true]);
+        check(&at("10.0.0.7"), &Peer::behind_proxy([10, 0, 0, 8].into()), [true, false, true]);
         check(&at("2001:db8::1"), &at("2001:db8::2"), [true, true, true]);
         check(&at("2001:db8::1"), &at("2001:db8:0:1::1"), [true, false, true]);
         check(&at("238.107.40.1"), &user(4_000_000_001), [false, false, true]);
