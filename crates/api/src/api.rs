@@ -122,6 +122,8 @@ const DRAINING: &str = "Server draining: it serves requests until it stops, send
 
 /// The header with the secret of a token.
 pub(crate) const AUTHORIZATION: &str = "authorization";
+/// The header in which a proxy says for which client it asks.
+pub(crate) const FORWARDED_FOR: &str = "x-forwarded-for";
 
 /// Headers with these names are not forwarded, because they would replace parameters that have a meaning.
 const RESERVED_HEADERS: [&str; 7] =

@@ -164,6 +164,8 @@ pub(crate) struct Line {
     /// The call that the client named: a method and a path, or an RPC. The text is shortened, and may be empty.
     named: String,
     peer: Peer,
+    /// The client's header `x-forwarded-for`. Only the log uses it, because every client can send it. The text is shortened, and may be empty.
+    forwarded_for: String,
     token: Option<Arc<Token>>,
     begun_ns: u64,
     facts: Mutex<CallFacts>,
@@ -201,10 +203,18 @@ impl Line {
             call: call.name(),
             named: shortened(named),
             peer: peer.clone(),
+            forwarded_for: String::new(),
             token: token.cloned(),
             begun_ns: now_ns(),
             facts: Mutex::default(),
         }
+    }
+
+    /// The same line with the header `x-forwarded-for` of the call.
+    pub(crate) fn forwarded_for(mut self, header: Option<&[u8]>) -> Line {
+        let bytes = header.map_or(&[][..], |header| &header[..header.len().min(NAME_BYTES_MAX)]);
+        self.forwarded_for = shortened(&String::from_utf8_lossy(bytes));
+        self
     }
 
     /// Notes that the call is this inference.
@@ -248,11 +258,12 @@ impl Line {
 
     /// A new line for the next request of the same call.
     pub(crate) fn next(&self) -> Line {
-        let Line { log, front, call, named, peer, token, .. } = self;
+        let Line { log, front, call, named, peer, forwarded_for, token, .. } = self;
         let (log, named, peer, token) = (Arc::clone(log), named.clone(), peer.clone(), token.clone());
         let trace_id = self.facts.lock().unwrap_or_else(PoisonError::into_inner).trace_id.clone();
         let facts = Mutex::new(CallFacts { trace_id, ..CallFacts::default() });
-        Line { log, front: *front, call, named, peer, token, begun_ns: now_ns(), facts }
+        let (forwarded_for, begun_ns) = (forwarded_for.clone(), now_ns());
+        Line { log, front: *front, call, named, peer, forwarded_for, token, begun_ns, facts }
     }
 
     fn note(&self, change: impl FnOnce(&mut CallFacts)) {
@@ -264,6 +275,9 @@ impl Line {
         let mut fields = Fields { is_json, out: String::with_capacity(192) };
         fields.word("protocol", self.front.name());
         fields.word("peer", &self.peer.to_string());
+        if !self.forwarded_for.is_empty() {
+            fields.word("forwarded_for", &self.forwarded_for);
+        }
         fields.word("token", self.token.as_ref().map_or("-", |token| token.name()));
         fields.word("call", self.call);
         for (name, value) in [("model", model), ("version", version), ("request_id", id)] {
@@ -481,6 +495,19 @@ mod tests {
              \"request_id\":\"a\\u000a\\\"b\\\" \\u00e9\\ud83d\\ude00\",\"status\":0,\"bytes_in\":64,\"bytes_out\":8,\"us\":5,\"queue_us\":2,\
              \"trace_id\":\"4bf94bf94bf94bf94bf94bf94bf94bf9\"",
         );
+    }
+
+    #[test]
+    fn the_header_of_a_proxy_is_cut_and_escaped() {
+        let with = |header: &[u8]| line(FrontEnd::Grpc).forwarded_for(Some(header)).next();
+        check(
+            &with(b"203.0.113.7, \"x\"\n\xff"),
+            false,
+            "access: protocol=grpc peer=\"user 7\" forwarded_for=\"203.0.113.7, \\\"x\\\"\\u000a\\ufffd\" token=- call=inference \
+             bytes_in=0 bytes_out=0 us=5",
+        );
+        assert!(with(&[0xff; 10_000]).forwarded_for.len() <= NAME_BYTES_MAX);
+        assert!(with(b"").forwarded_for.is_empty());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use nerite_request::{Code, InferRequest, Status, TRACEPARENT, TraceContext};
 use nerite_watchdog::now_ns;
 
 use crate::access::{Category, Refused};
-use crate::api::AUTHORIZATION;
+use crate::api::{AUTHORIZATION, FORWARDED_FOR};
 use crate::caller::{BodyCounter, Caller, FrontEnd, Line};
 use crate::{Api, Scope as SessionScope, codes};
 
@@ -57,7 +57,8 @@ impl Api {
             (None, Ok(())) => (None, Ok(())),
             (Some(tokens), Ok(())) => self.by_token(tokens, front, categories, changes, authorization),
         };
-        let line = self.logs_calls_of(*first).then(|| self.line(front, *first, &named(), token.as_ref()));
+        let line = || self.line(front, *first, &named(), token.as_ref()).forwarded_for(header(FORWARDED_FOR));
+        let line = self.logs_calls_of(*first).then(line);
         if let Some(line) = &line
             && let Some(context) = header(TRACEPARENT).and_then(|parent| TraceContext::read(parent, None))
         {
