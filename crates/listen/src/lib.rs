@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod behind_proxy;
 mod body_read_limit;
 mod closers;
 mod closing;
@@ -27,12 +28,14 @@ mod netlink;
 mod peer;
 mod peers;
 mod progress;
+mod proxy_header;
 mod service;
 mod sock_diag;
 mod stall;
 mod stop_signal;
 mod timed;
 mod tls;
+mod trusted_proxies;
 mod unix;
 mod unix_socket;
 
@@ -55,5 +58,6 @@ pub use stall::{Overdue, StallTimer, TimeLimits, sleep_or_forever};
 pub use stop_signal::StopSignal;
 pub use timed::Timed;
 pub use tls::{ApplicationProtocol, Tls, TlsError, TlsFiles};
+pub use trusted_proxies::{Proxies, Subnet, SubnetError, TrustedProxies};
 pub use unix::{OWNER_ONLY, SocketFile};
 pub use unix_socket::UnixSocket;

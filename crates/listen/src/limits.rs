@@ -63,6 +63,9 @@ pub const CERTIFICATES_BYTES_MAX: u64 = 4 << 20;
 /// Time that a client has for a TLS handshake, unless the operator says otherwise.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(20);
 
+/// The most bytes of a header of the PROXY protocol. Each TCP segment may have as many, so a proxy can send such a header at once.
+pub const PROXY_HEADER_BYTES_MAX: usize = 536;
+
 /// Time without traffic after which TCP probes whether the client's host still answers.
 pub const KEEPALIVE_IDLE: Duration = Duration::from_mins(1);
 /// Pause between two probes.

@@ -1,10 +1,11 @@
 //! How does the server listen at an address, and what does it accept there?
 
 use std::io::{self, Read, Write};
-use std::net::{self, Shutdown, SocketAddr, ToSocketAddrs};
+use std::net::{self, IpAddr, Shutdown, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use nerite_request::Peer;
 use rustix::io::retry_on_intr;
@@ -20,6 +21,7 @@ use crate::local_stream::LocalStream;
 use crate::peer;
 use crate::peers::ConnectionPermit;
 use crate::sock_diag;
+use crate::trusted_proxies::Proxies;
 use crate::unix::{OWNER_ONLY, SocketFile, bind_unix, may_be_socket};
 use crate::unix_socket::UnixSocket;
 
@@ -69,6 +71,7 @@ pub enum BindError {
 #[derive(Debug)]
 pub struct Listener {
     socket: Socket,
+    proxies: Proxies,
     is_closed: AtomicBool,
     is_draining: AtomicBool,
 }
@@ -87,8 +90,10 @@ enum Socket {
 #[derive(Debug)]
 pub struct Connection {
     socket: Accepted,
-    /// The client, as the kernel identifies it.
+    /// The client, as the kernel identifies it. Until the header of a proxy is read, the proxy.
     pub peer: Peer,
+    /// The address of the proxy whose header comes first.
+    pub(crate) proxy: Option<IpAddr>,
 }
 
 /// A non-blocking socket that is not registered with an async runtime yet.
@@ -115,6 +120,11 @@ impl Endpoint {
 }
 
 impl Connection {
+    /// A connection over TCP whose client is known.
+    pub(crate) fn of_tcp(stream: net::TcpStream, peer: Peer) -> Connection {
+        Connection { socket: Accepted::Tcp(stream), peer, proxy: None }
+    }
+
     /// Registers the socket with the current async runtime. An error means that the runtime is being shut down. The connection counts as open until its socket
     /// is closed, which may be after the permit is dropped.
     pub fn into_stream(self, permit: &ConnectionPermit) -> io::Result<Stream> {
@@ -163,7 +173,13 @@ impl Connection {
 
 impl Listener {
     fn new(socket: Socket) -> Listener {
-        Listener { socket, is_closed: AtomicBool::new(false), is_draining: AtomicBool::new(false) }
+        let (is_closed, is_draining) = (AtomicBool::new(false), AtomicBool::new(false));
+        Listener { socket, proxies: Proxies::default(), is_closed, is_draining }
+    }
+
+    /// The same listener behind these proxies. They reach a TCP port alone.
+    pub fn behind(self, proxies: Proxies) -> Listener {
+        Listener { proxies, ..self }
     }
 
     /// The address that a TCP listener is bound to. `None` for a Unix socket.
@@ -193,13 +209,18 @@ impl Listener {
                 // This fails only for a connection that is closed already. The first read reports that.
                 let _ = stream.set_nodelay(true);
                 let address = address.and_then(|address| SocketAddr::try_from(address).ok());
-                let peer = address.map_or(Peer::Unknown, |address| peer::of_tcp(&stream, address));
-                Connection { socket: Accepted::Tcp(stream), peer }
+                let proxy = address.map(|address| address.ip()).filter(|ip| self.proxies.trusted.contains(*ip));
+                let peer = match (proxy, address) {
+                    (Some(proxy), _) => peer::of_claimed(proxy),
+                    (None, Some(address)) => peer::of_tcp(&stream, address),
+                    (None, None) => Peer::Unknown,
+                };
+                Connection { proxy, ..Connection::of_tcp(stream, peer) }
             }
             Socket::Unix { listener, .. } => {
                 let peer = peer::of_unix(&socket);
                 let socket = UnixSocket::accepted(socket, listener.takes_descriptors(), &peer);
-                Connection { socket: Accepted::Unix(socket), peer }
+                Connection { socket: Accepted::Unix(socket), peer, proxy: None }
             }
         })
     }
@@ -225,6 +246,11 @@ impl Listener {
     /// Whether no connection may be accepted, because many that were rejected here are still being closed.
     pub(crate) fn has_many_closing(&self) -> bool {
         matches!(&self.socket, Socket::Unix { listener, .. } if listener.takes_descriptors() && CLOSERS.has_many_rejected())
+    }
+
+    /// The time that a proxy has for its header.
+    pub(crate) fn header_max(&self) -> Option<Duration> {
+        self.proxies.header_max
     }
 
     /// Whether [`Listener::drain`] was called.

@@ -1,6 +1,6 @@
 //! Which user or host does a connection come from?
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 
 use nerite_request::Peer;
@@ -57,6 +57,16 @@ fn scope(address: SocketAddr) -> Option<u32> {
     match address {
         SocketAddr::V6(address) => Some(address.scope_id()).filter(|device| *device != 0),
         SocketAddr::V4(_) => None,
+    }
+}
+
+/// The client with an address that a proxy named, or the proxy with that address. It is never a user: a proxy sends what others ask. Programs of this host
+/// cannot be distinguished there.
+pub fn of_claimed(address: IpAddr) -> Peer {
+    let address = address.to_canonical();
+    match locality_of(SocketAddr::new(address, 0), 0) {
+        Locality::Local { .. } => Peer::Unidentified,
+        Locality::Remote => Peer::behind_proxy(address),
     }
 }
 
@@ -146,5 +156,24 @@ mod tests {
         }
         // The addresses of one host are not those of another, whatever the table of routes says.
         assert_eq!(find(at("203.0.113.7"), at("203.0.113.7")), Peer::Unidentified);
+    }
+
+    #[track_caller]
+    fn check_claimed(address: &str, expect: Option<&str>) {
+        let expect = expect.map_or(Peer::Unidentified, |other| Peer::behind_proxy(other.parse().unwrap()));
+        assert_eq!(of_claimed(address.parse().unwrap()), expect, "{address}");
+    }
+
+    #[test]
+    fn a_claimed_address_makes_no_user() {
+        for local in ["127.0.0.1", "127.1.2.3", "::ffff:127.0.0.1"] {
+            check_claimed(local, None);
+        }
+        check_claimed("203.0.113.7", Some("203.0.113.7"));
+        check_claimed("::ffff:203.0.113.7", Some("203.0.113.7"));
+        if TcpListener::bind("[::1]:0").is_ok() {
+            check_claimed("::1", None);
+            check_claimed("2001:db8::7", Some("2001:db8::1"));
+        }
     }
 }

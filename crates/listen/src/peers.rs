@@ -136,7 +136,7 @@ impl Peers {
     }
 
     /// Logs a line, but at most one in [`LOG_PAUSE`], so that clients cannot fill the log.
-    fn warn(&self, line: impl FnOnce() -> String) {
+    pub(crate) fn warn(&self, line: impl FnOnce() -> String) {
         let now = Instant::now();
         {
             let mut last = self.last_logged.lock().unwrap_or_else(PoisonError::into_inner);

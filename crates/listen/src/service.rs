@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::accept::spawn_acceptor;
+use crate::behind_proxy::HeaderReader;
 use crate::stop_signal::{Stage, StopSignal};
 use crate::{Connection, Listener, Peers};
 
@@ -46,8 +47,8 @@ impl Default for Service {
 
 impl Service {
     /// Calls `begin` for each connection of `listener`, until the service stops, the listener is closed or the runtime is shut down. The listener is
-    /// closed then. Must be called inside an async runtime. `begin` runs on a thread that only accepts. It may spawn tasks on that runtime and must not
-    /// block. An error means that there is no thread; the listener is closed then.
+    /// closed then. Must be called inside an async runtime. `begin` runs on a thread that only accepts, or in a task for a connection through a proxy. It may
+    /// spawn tasks on that runtime and must not block. An error means that there is no thread; the listener is closed then.
     ///
     /// `name` stands for the service in the log, for example `HTTP`. Nothing is accepted while `peers` has many connections that are being closed.
     pub fn accept(
@@ -55,10 +56,16 @@ impl Service {
         name: &'static str,
         listener: Arc<Listener>,
         peers: Option<Arc<Peers>>,
-        begin: impl Fn(Connection, Open) + Send + 'static,
+        begin: impl Fn(Connection, Open) + Send + Sync + 'static,
     ) -> io::Result<()> {
         let listening = Listening { service: self.clone(), _listener: self.0.listeners.subscribe() };
-        let begin = move |connection| begin(connection, listening.open());
+        let begin = Arc::new(move |connection| begin(connection, listening.open()));
+        let (header_max, stop) = (listener.header_max(), self.stop_signal());
+        let headers = peers.clone().map(|peers| HeaderReader { peers, header_max, stop });
+        let begin = move |connection: Connection| match (connection.proxy, &headers) {
+            (Some(proxy), Some(headers)) => headers.begin_after_header(connection, proxy, &begin),
+            _ => begin(connection),
+        };
         spawn_acceptor(name, listener, peers, self.stop_signal(), begin)
     }
 

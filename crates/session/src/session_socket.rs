@@ -55,7 +55,7 @@ impl Opened {
     }
 }
 
-impl<B: Fn(Connection, Open) + Clone + Send + 'static> SessionSocket<B> {
+impl<B: Fn(Connection, Open) + Clone + Send + Sync + 'static> SessionSocket<B> {
     /// The socket at these places. Failures were logged.
     pub(crate) fn new(api: Api, service: Service, begin: B, opened: Vec<Opened>) -> SessionSocket<B> {
         let places = opened.into_iter().map(|opened| match opened {
