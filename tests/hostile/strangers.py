@@ -38,6 +38,17 @@ def is_ended(one: socket.socket, seconds: float) -> bool:
     return True
 
 
+def is_over(one: socket.socket) -> bool:
+    """Whether the server has closed the connection by now. It has sent nothing."""
+    one.setblocking(False)
+    try:
+        return one.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
 def close_all(connections) -> None:
     for one in connections:
         one.close()

@@ -11,6 +11,7 @@ mod gpu;
 mod metrics;
 mod page;
 mod policies;
+mod proxies;
 mod queues;
 mod rates;
 mod regions;
@@ -29,7 +30,7 @@ use std::time::Duration;
 use nerite_api::{LogFormat, RegionRules, Restriction, TraceConfig};
 use nerite_budget::Limits;
 use nerite_engine::{HostPolicies, LatencyMetrics, QueueLimits};
-use nerite_listen::TlsFiles;
+use nerite_listen::{TlsFiles, TrustedProxies};
 use nerite_repository::ControlMode;
 use nerite_request::SequenceScope;
 use nerite_request::setting::LogSettings;
@@ -77,6 +78,8 @@ pub struct Settings {
     pub allowed: Allowed,
     /// The limits on connections.
     pub connections: Connections,
+    /// The proxies that name the client of each connection of HTTP and gRPC.
+    pub trusted_proxies: TrustedProxies,
     /// Calls that want a header.
     pub restrictions: Vec<Restriction>,
     /// Whether each request is a line of the log.
@@ -324,6 +327,7 @@ impl Settings {
             ui: page::ui(&values, http.as_ref())?,
             allowed: web_sites::allowed(&values)?,
             connections: connections::connections(&values)?,
+            trusted_proxies: proxies::trusted(&values)?,
             restrictions,
             log_access: values.bool("log-access", false)?,
             log_access_health: values.bool("log-access-health", true)?,

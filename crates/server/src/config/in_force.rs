@@ -120,6 +120,7 @@ fn general(settings: &Settings, host: Host, name: &str) -> Option<InForce> {
         "allow-metrics" => one(settings.metrics.is_some()),
         "http-allowed-origins" => List(settings.allowed.origins.clone()),
         "http-allowed-hosts" => List(settings.allowed.hosts.clone()),
+        "trusted-proxies" => List(settings.trusted_proxies.subnets().iter().map(ToString::to_string).collect()),
         // Their values are only those that were given; some are secret.
         "http-restricted-api" | "grpc-restricted-protocol" | "rate-limit-resource" | "host-policy" => List(vec![]),
         "rate-limit" => one(if settings.rates.is_some() { "execution_count" } else { "off" }),

@@ -37,13 +37,14 @@ pub struct Flag {
 }
 
 /// Flags of which all values count. For the others only the last value counts.
-pub const REPEATED: [&str; 17] = [
+pub const REPEATED: [&str; 18] = [
     "model-repository",
     "model-store",
     "load-model",
     "http-restricted-api",
     "http-allowed-origins",
     "http-allowed-hosts",
+    "trusted-proxies",
     "grpc-restricted-protocol",
     "metrics-config",
     "ui-host",
@@ -137,10 +138,11 @@ flags! {
         "http-header-timeout" SECONDS, Yes, "Seconds for a request's head over HTTP, and for the beginning of a gRPC connection; 0 for no limit. Default is 30.";
         "http-idle-timeout" SECONDS, Yes, "Seconds between two requests of an HTTP connection; 0 for no limit. Default is 900.";
         "grpc-idle-timeout" SECONDS, Yes, "Seconds without a call on a gRPC connection; 0 for no limit. Default is 3600.";
-        "http-handshake-timeout" SECONDS, Yes, "Seconds for a TLS handshake over HTTP; 0 for no limit. Default is 20.";
-        "grpc-handshake-timeout" SECONDS, Yes, "Seconds for a TLS handshake over GRPC; 0 for no limit. Default is 20.";
+        "http-handshake-timeout" SECONDS, Yes, "Seconds for a TLS handshake over HTTP, and for a proxy's header before it; 0 for no limit. Default is 20.";
+        "grpc-handshake-timeout" SECONDS, Yes, "Seconds for a TLS handshake over GRPC, and for a proxy's header before it; 0 for no limit. Default is 20.";
         "body-progress-timeout" SECONDS, Yes, "Seconds in which 1024 bytes of a request must come for each of these seconds; 0 for no limit. Default is 60.";
         "write-timeout" SECONDS, Yes, "Seconds in which a client must take a byte of an answer that waits for it; 0 for no limit. Default is 60.";
+        "trusted-proxies" Takes::Value("<network>"), Yes, "Address or network of proxies. Each of their connections to HTTP and GRPC must begin with a header of the PROXY protocol, version 2, that names the client. May be given several times. Default is none.";
     }
     "Access": {
         "access-tokens-file" Takes::Value("<path>"), Yes, "File of tokens (TOML): which clients may make which calls, how many, and of which models. Read again when it changes. Without it no token is asked for.";

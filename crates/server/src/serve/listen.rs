@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use nerite_api::{Api, WebSites};
 use nerite_listen::{
-    ApplicationProtocol, BindError, ConnectionRules, Cut, Endpoint, Listener, NamedService, Peers, Service, Tls,
-    TlsFiles, bind, close_all,
+    ApplicationProtocol, BindError, ConnectionRules, Cut, Endpoint, Listener, NamedService, Peers, Proxies, Service,
+    Tls, TlsFiles, bind, close_all,
 };
 use nerite_page::Page;
 use tokio::time::timeout;
@@ -99,8 +99,11 @@ pub fn start(
     certificates: Certificates,
     peers: &Arc<Peers>,
 ) -> Result<Fronts, StartError> {
-    let grpc = settings.grpc.as_ref().map(|front| bind_front("GRPC", front)).transpose()?;
-    let http = settings.http.as_ref().map(|front| bind_front("HTTP", front)).transpose()?;
+    let behind = |header_max| Proxies { trusted: settings.trusted_proxies.clone(), header_max };
+    let grpc_proxies = behind(settings.connections.grpc_handshake);
+    let grpc = settings.grpc.as_ref().map(|front| bind_front("GRPC", front, &grpc_proxies)).transpose()?;
+    let http_proxies = behind(settings.connections.http_handshake);
+    let http = settings.http.as_ref().map(|front| bind_front("HTTP", front, &http_proxies)).transpose()?;
     let at = |address: &str, port, service| bind_at(address, port).map_err(|error| not_started(service, &error));
     let metrics = settings.metrics.as_ref().map(|own| at(&own.address, own.port, "Metrics")).transpose()?;
     let page_port = settings.ui.as_ref().and_then(|ui| ui.own_port.as_ref());
@@ -197,13 +200,17 @@ fn start_grpc(
     Ok(handle)
 }
 
-/// The port of a service and its Unix socket, or the one that it has.
-fn bind_front(service: &str, front: &FrontEndSettings) -> Result<Vec<Listener>, StartError> {
+/// The port of a service, which is behind these proxies, and its Unix socket, or the one that it has.
+fn bind_front(service: &str, front: &FrontEndSettings, proxies: &Proxies) -> Result<Vec<Listener>, StartError> {
     let FrontEndSettings { address, port, reuse_port, socket, socket_mode, .. } = front;
     let tcp = port.map(|port| Endpoint::Tcp { address: address.clone(), port, reuse_port: *reuse_port });
     let unix = socket.clone().map(|path| Endpoint::Unix { path, mode: *socket_mode, packets: false });
     let places = [tcp, unix];
-    places.iter().flatten().map(|place| bind(place).map_err(|error| not_started(service, &error))).collect()
+    let bind = |place| match bind(place) {
+        Ok(listener) => Ok(listener.behind(proxies.clone())),
+        Err(error) => Err(not_started(service, &error)),
+    };
+    places.iter().flatten().map(bind).collect()
 }
 
 fn bind_at(address: &str, port: u16) -> Result<Listener, BindError> {
