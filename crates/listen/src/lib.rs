@@ -14,6 +14,7 @@
 mod accept;
 mod behind_proxy;
 mod body_read_limit;
+mod certificate_ends;
 mod closers;
 mod closing;
 mod connection_monitor;

@@ -22,6 +22,7 @@ use tokio_rustls::rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use tokio_rustls::rustls::{Error, RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
+use crate::certificate_ends::first_end_s;
 use crate::connection_monitor::{ConnectionMonitor, EndReason};
 use crate::limits::{CERTIFICATES_BYTES_MAX, CERTIFICATES_CHECK_INTERVAL, CERTIFICATES_WAIT_MAX};
 use crate::stall::{Overdue, sleep_or_forever};
@@ -98,6 +99,8 @@ struct Secured {
 /// The files as they were last read.
 struct Current {
     config: Arc<ServerConfig>,
+    /// When the first certificate of the chain ends, in seconds since 1970. `None` if one of them does not tell.
+    ends_at_s: Option<u64>,
     /// The files that were read last, whether they could be used or not. They are not read again until they change.
     read_from: Stamps,
     /// When the files may be checked again.
@@ -114,10 +117,17 @@ impl Tls {
     pub fn from_files(files: TlsFiles, protocol: ApplicationProtocol) -> Result<Tls, TlsError> {
         // The stamps are taken before the files are read. So a file that changes meanwhile is read again.
         let read_from = files.stamps();
-        let config = Arc::new(files.read(protocol)?);
+        let (config, ends_at_s) = files.read(protocol)?;
         let check_at = Instant::now() + CERTIFICATES_CHECK_INTERVAL;
-        let current = Mutex::new(Current { config, read_from, check_at, is_checking: false });
+        let current =
+            Mutex::new(Current { config: Arc::new(config), ends_at_s, read_from, check_at, is_checking: false });
         Ok(Tls(Arc::new(Secured { files, protocol, current })))
+    }
+
+    /// When the first certificate ends of the chain that the next client gets, in seconds since 1970. `None` if a certificate does not tell.
+    pub async fn ends_at_s(&self) -> Option<u64> {
+        drop(self.config().await);
+        self.0.lock().ends_at_s
     }
 
     /// Negotiates TLS with a client. `None` if that failed, took longer than `within`, or the server stops; the reason is logged or counted.
@@ -189,8 +199,8 @@ impl Secured {
         current.check_at = Instant::now() + CERTIFICATES_CHECK_INTERVAL;
         match read {
             None => {}
-            Some(Ok(config)) => {
-                current.config = Arc::new(config);
+            Some(Ok((config, ends_at_s))) => {
+                (current.config, current.ends_at_s) = (Arc::new(config), ends_at_s);
                 log::info!(
                     "the changed certificate '{}' is used for new connections",
                     self.files.certificate.display()
@@ -221,8 +231,10 @@ impl TlsFiles {
         [stamp(&self.certificate), stamp(&self.key), self.client_roots.as_deref().and_then(stamp)]
     }
 
-    fn read(&self, protocol: ApplicationProtocol) -> Result<ServerConfig, TlsError> {
+    /// The configuration, and when the first certificate of the chain ends.
+    fn read(&self, protocol: ApplicationProtocol) -> Result<(ServerConfig, Option<u64>), TlsError> {
         let chain = certificates(&self.certificate)?;
+        let ends_at_s = first_end_s(&chain);
         let private = private_key(&self.key)?;
         let provider = Arc::new(ring::default_provider());
         let unusable = |cause| TlsError::Certificate { path: self.certificate.clone(), cause };
@@ -246,7 +258,7 @@ impl TlsFiles {
             ApplicationProtocol::Http1 => b"http/1.1".to_vec(),
             ApplicationProtocol::Http2 => b"h2".to_vec(),
         }];
-        Ok(config)
+        Ok((config, ends_at_s))
     }
 }
 
@@ -382,6 +394,26 @@ mod tests {
             folder.renew();
             assert!(!Arc::ptr_eq(&first, &config_when_due(&tls)));
         }
+    }
+
+    #[tokio::test]
+    async fn who_asks_for_the_end_of_a_certificate_has_changed_files_read() {
+        let folder = Folder::new();
+        put_ending(&folder, 2030);
+        let tls = Tls::from_files(folder.files(), ApplicationProtocol::Http1).unwrap();
+        assert_eq!(tls.ends_at_s().await, Some(1_893_456_000));
+        put_ending(&folder, 2031);
+        tls.0.lock().check_at = Instant::now();
+        assert_eq!(tls.ends_at_s().await, Some(1_893_456_000 + 365 * 86_400));
+    }
+
+    /// Writes a certificate that ends when that year begins.
+    fn put_ending(folder: &Folder, year: i32) {
+        let key = KeyPair::generate().unwrap();
+        let mut wanted = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        wanted.not_after = rcgen::date_time_ymd(year, 1, 1);
+        put(&folder.files().certificate, &wanted.self_signed(&key).unwrap().pem());
+        put(&folder.files().key, &key.serialize_pem());
     }
 
     #[test]
