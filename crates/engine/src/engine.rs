@@ -6,6 +6,7 @@ mod dependents;
 mod eviction;
 mod imports;
 mod infer;
+mod load_counts;
 mod namespaces;
 mod overrides;
 mod parts;
@@ -16,7 +17,7 @@ mod retire;
 mod step_counts;
 mod with_parts;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
@@ -37,6 +38,8 @@ use self::demand::Demand;
 pub use self::demand::{DemandCounts, Waiting};
 use self::dependents::Ensembles;
 use self::infer::admit;
+pub use self::load_counts::LoadCount;
+use self::load_counts::LoadCounts;
 use self::namespaces::Namespaces;
 use self::overrides::Overrides;
 use self::parts::Reason;
@@ -72,6 +75,7 @@ pub struct Engine {
     overrides: Overrides,
     retiring: Retiring,
     loads: Loads,
+    load_counts: LoadCounts,
     /// `Some` with `--model-namespacing`.
     namespaces: Option<Namespaces>,
     /// `Some` in control mode `demand`.
@@ -126,6 +130,7 @@ impl Engine {
                 overrides: Overrides::default(),
                 retiring: Retiring::default(),
                 loads: Loads::default(),
+                load_counts: LoadCounts::default(),
                 demand,
                 has_started: AtomicBool::new(false),
                 poll_stop: Arc::default(),
@@ -213,6 +218,11 @@ impl Engine {
         // In control mode `demand`, requests load their models. A model that cannot be loaded fails its requests, and does not make the server
         // unready.
         if self.is_on_demand() { Vec::new() } else { self.lifecycle().missing().collect() }
+    }
+
+    /// The models that take requests although their last load failed, by their identifiers.
+    pub fn failed_reloads(&self) -> HashSet<Arc<str>> {
+        self.lifecycle().failed_reloads().cloned().collect()
     }
 
     /// The name of the model with this identifier.
@@ -357,6 +367,7 @@ impl Engine {
         for gone in gone.models.iter().chain(users).map(|gone| &**gone).chain([model]) {
             self.ensembles.forget(gone);
             self.overrides.forget(gone);
+            self.forget_load_count(gone);
         }
         self.withdraw(&lifecycle, &gone.retire);
         let answer = lifecycle.check_unloaded(model);
@@ -374,6 +385,7 @@ impl Engine {
     ) -> Result<(), Status> {
         let before = self.lifecycle().serving(model);
         let outcome = self.load_with_parts(model, options, reason);
+        self.count_load(model, &outcome);
         let has_made_way = self.ensembles.has_made_way(model);
         if has_made_way || self.lifecycle().serving(model) != before {
             self.renew_users(model, reason.waiter());

@@ -70,7 +70,7 @@ pub use admission::Admission;
 pub use client_instances::ClientInstances;
 pub use contract::{CheckedTensors, Contract, Prefix, Tensors};
 pub use declared_shapes::DeclaredShapes;
-pub use engine::{DemandCounts, Engine, FileChanges, Options, RepositoryChange, Unended, Waiting};
+pub use engine::{DemandCounts, Engine, FileChanges, LoadCount, Options, RepositoryChange, Unended, Waiting};
 pub use latencies::LatencyMetrics;
 pub use limits::ADMISSIONS_MAX;
 pub use load::Loader;

@@ -41,7 +41,10 @@ fn check(load_retries: usize, failures: usize, expect: (usize, bool)) {
     let runtime = Arc::new(Failing { failures, loads: AtomicUsize::new(0) });
     let mut setup = Setup::new([Arc::<Failing>::clone(&runtime) as _]).with_model("backend: 'failing'");
     setup.options.load_retries = load_retries;
-    let (_engine, failed, _folder) = setup.try_start();
+    let (engine, failed, _folder) = setup.try_start();
+    // However often it was tried, it is one load.
+    let counts: Vec<_> = engine.load_counts().iter().map(|count| (count.successes, count.failures)).collect();
+    assert_eq!(counts, [if expect.1 { (1, 0) } else { (0, 1) }], "{load_retries} retries, {failures} failures");
     let found = (runtime.loads.load(Ordering::Relaxed), failed.is_empty());
     assert_eq!(found, expect, "{load_retries} retries, {failures} failures: {failed:?}");
 }

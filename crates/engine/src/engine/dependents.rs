@@ -187,7 +187,8 @@ impl Engine {
             Ok(()) => {
                 log::info!("ensemble '{ensemble}' is loaded anew: a model that it is made of has changed");
                 // An error was logged by the load. The ensemble stays as it was.
-                drop(self.load_as_it_is(ensemble, &LoadOptions::default(), source, &Reason::changed_part()));
+                let outcome = self.load_as_it_is(ensemble, &LoadOptions::default(), source, &Reason::changed_part());
+                self.count_load(ensemble, &outcome);
             }
             Err(why) => self.take_out(ensemble, &why),
         }

@@ -86,6 +86,12 @@ impl Lifecycle {
         self.failures.get(model).map(String::as_str).or_else(of_versions)
     }
 
+    /// The models that take requests although their last load failed.
+    pub fn failed_reloads(&self) -> impl Iterator<Item = &Arc<str>> {
+        let serves = |model: &&Arc<str>| self.models.get(*model).is_some_and(|known| known.ready().next().is_some());
+        self.failures.keys().filter(serves)
+    }
+
     /// The repository index: the directories of `listing` by name, with the versions that the server knows. A model that came with a request is served
     /// but not listed. A model in two repositories is listed once, without a version.
     pub fn index(&self, listing: &Listing, ready_only: bool) -> Vec<IndexEntry> {

@@ -125,8 +125,10 @@ fn a_failed_reload_leaves_the_old_version() {
           load m 1b           -> #2 loads [1]
           fail #2 1           -> Invalid argument: load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: broken;\n
           index               -> m:1 READY (the last load of the model failed: Internal: broken)
+          outdated            -> m
           ask m               -> m:1#1
           load m 1            -> settled
+          outdated            ->
           load m 1b           -> #3 loads [1]
           ok #3 1             -> yes; publish m:1#3; retire m:1#1",
     );
@@ -203,6 +205,7 @@ fn a_model_that_cannot_be_read_says_why_but_is_not_missing() {
         "unreadable m           ->
          index                  -> m UNAVAILABLE (its configuration is broken)
          index ready            ->
+         outdated               ->
          missing                ->
          why m                  -> its configuration is broken
          load ens 1 needs=m     -> ensemble 'ens' depends on 'm' which has no loaded version. Model 'm' loading failed with error: its configuration is broken
@@ -211,6 +214,7 @@ fn a_model_that_cannot_be_read_says_why_but_is_not_missing() {
          index                  -> m:1 READY
          unreadable m           ->
          index ready            -> m:1 READY (the last load of the model failed: its configuration is broken)
+         outdated               -> m
          why m                  -> its configuration is broken
          load m 1               -> settled
          index                  -> m:1 READY

@@ -80,6 +80,10 @@ pub fn happen(lifecycle: &mut Lifecycle, words: &[&str]) -> String {
             lifecycle.note_failure(model, "its configuration is broken");
             String::new()
         }
+        ["outdated"] => {
+            let failed = lifecycle.failed_reloads().map(|model| &**model);
+            failed.collect::<Vec<_>>().join(", ")
+        }
         ["why", model] => lifecycle.failure(model).unwrap_or_default().to_owned(),
         ["vanished"] => lifecycle.vanished(&listing()).into_iter().collect::<Vec<_>>().join(", "),
         _ => panic!("no such event: {words:?}"),
