@@ -405,7 +405,7 @@ def test_while_requests_are_in_flight_everybody_sees_that_the_server_exits(launc
             with pytest.raises(InferenceServerException, match="Server not ready"):
                 grpc.is_model_ready("slow_fp32")
             assert http_call(server.http, "GET", "/v2").ok().json["name"] == grpc.get_server_metadata().name
-            assert http_call(server.metrics, "GET", "/metrics").status == 200
+            assert b"\nnerite_ready 0\n" in http_call(server.metrics, "GET", "/metrics").ok().body
         # The connections that are open and idle do not keep it.
         assert server.process.wait(START_S) == 0
 

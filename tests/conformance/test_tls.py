@@ -1,7 +1,9 @@
 """Are HTTP, gRPC, metrics and the page secured by the operator's certificates, also by those that replace them while the server runs?"""
 
+import datetime
 import hashlib
 import os
+import re
 import socket
 import ssl
 import subprocess
@@ -15,6 +17,7 @@ import servers
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from clients import pb, service_stub
+from followed_setup import waits_for
 from tritonclient.utils import InferenceServerException
 
 trustme = pytest.importorskip("trustme", reason="python3 tests/setup_venv.py installs it")
@@ -37,9 +40,9 @@ class Papers:
     def path(self, name: str) -> str:
         return str(self.folder / name)
 
-    def issue(self, name: str) -> str:
+    def issue(self, name: str, ends: "datetime.datetime | None" = None) -> str:
         """A new certificate with its key in place of those before; its fingerprint."""
-        made = self.authority.issue_cert(HOST, "127.0.0.1")
+        made = self.authority.issue_cert(HOST, "127.0.0.1", not_after=ends)
         chain = b"".join(part.bytes() for part in made.cert_chain_pems)
         for ending, text in (("key", made.private_key_pem.bytes()), ("pem", chain)):
             self.put(f"{name}.{ending}", text)
@@ -182,6 +185,18 @@ def test_a_renewed_certificate_is_shown_without_a_restart(server, papers, protoc
         echo(before, protocol, 4)
     with open_client(server, papers, protocol) as after:
         echo(after, protocol, 4)
+
+
+def test_the_metrics_tell_when_each_certificate_ends_also_of_files_that_no_client_has_met(server, papers):
+    ends = datetime.datetime(2031, 5, 17, tzinfo=datetime.timezone.utc)
+    papers.issue("server", ends)
+    wanted = {port: int(ends.timestamp()) for port in ("http", "grpc")}
+
+    def found() -> "dict[str, int]":
+        page = urllib.request.urlopen(f"http://{server.metrics}/metrics", timeout=60).read().decode()
+        return {port: int(value) for port, value in re.findall(r'^nerite_certificate_not_after_seconds\{port="(\w+)"\} (\d+)$', page, re.M)}
+
+    waits_for(found, wanted)
 
 
 def test_files_that_cannot_be_used_leave_the_certificate_in_use(server, papers):

@@ -26,6 +26,7 @@ LINKED = {
     "docs/backends.md": {"tests": "tests"},
     "docs/clients.md": {"models": "examples/models"},
     "docs/hardening.md": {"models": "examples/models"},
+    "docs/metrics.md": {"models": "examples/models"},
     "docs/operator.md": {"models": "examples/models"},
     "docs/page.md": {"models": "examples/models"},
     "docs/sandbox.md": {"models": "examples/models"},

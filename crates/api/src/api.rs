@@ -19,6 +19,7 @@ use crate::access::{Category, Protocol, Refused, Restriction};
 use crate::caller::{Caller, FrontEnd};
 use crate::gpus::GpuFigures;
 use crate::logging::LogSwitches;
+use crate::refusals::{RefusalReason, Refusals, of_entry};
 use crate::region_rules::RegionRules;
 
 /// The server's calls, for one client. Cheap to clone.
@@ -66,6 +67,7 @@ pub(crate) struct Inner {
     pub host: OnceLock<HostMeter>,
     pub gpus: Arc<GpuFigures>,
     pub session_socket: Mutex<Option<SessionSocketMetrics>>,
+    pub refusals: Refusals,
     turns: FairQueue,
 }
 
@@ -88,6 +90,8 @@ pub struct Options {
     pub id: String,
     /// The server's version in its metadata.
     pub version: String,
+    /// When the process started, in seconds since 1970. `None` if the system does not tell.
+    pub started_s: Option<f64>,
     /// Calls that need a header.
     pub restrictions: Vec<Restriction>,
     /// The tokens and what they allow; `None` if the server has no tokens.
@@ -162,6 +166,7 @@ impl Api {
             host,
             gpus,
             session_socket,
+            refusals: Refusals::default(),
             turns: FairQueue::default(),
         };
         let client = inner.client(Peer::own());
@@ -213,6 +218,25 @@ impl Api {
     /// The order in which front threads serve connections.
     pub fn turns(&self) -> &FairQueue {
         &self.inner.turns
+    }
+
+    /// The refused requests, by reason. `budget` has those that were refused for their memory.
+    pub(crate) fn refusals(&self, budget: &nerite_budget::Counts) -> Vec<(&'static str, u64)> {
+        // A connection that has to end because of what it holds gets this as the answer to its request.
+        let shed: u64 = budget.shed.iter().map(|(_, count)| count).sum();
+        self.inner.refusals.report().chain([("memory", budget.refused + shed)]).collect()
+    }
+
+    /// Counts a refused request.
+    pub(crate) fn count_refusal(&self, refusal: RefusalReason) {
+        self.inner.refusals.count(refusal);
+    }
+
+    /// Counts a request that was refused because of its headers, its token or a quota.
+    pub(crate) fn count_refused_entry(&self, refused: &Refused) {
+        if let Some(refusal) = of_entry(refused.status.code) {
+            self.count_refusal(refusal);
+        }
     }
 
     /// Bytes that the server holds for all clients.

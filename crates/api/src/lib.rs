@@ -39,6 +39,7 @@ mod owners;
 mod places;
 mod prepared;
 mod queue;
+mod refusals;
 mod region_rules;
 mod scope;
 mod sized;

@@ -14,6 +14,7 @@ use nerite_watchdog::now_ns;
 use crate::access::{Category, Refused};
 use crate::api::{AUTHORIZATION, FORWARDED_FOR};
 use crate::caller::{BodyCounter, Caller, FrontEnd, Line};
+use crate::refusals::RefusalReason;
 use crate::{Api, Scope as SessionScope, codes};
 
 /// A token needs one of these scopes to make a call. If empty, no token is needed.
@@ -35,6 +36,18 @@ impl Api {
     /// Checks a call of all these categories. `changes` says that it may change something. Returns the record of its client; `None` if none is
     /// needed. `named` says for the log what the client asked for: a method and a path, or an RPC. `header` looks up a header by its lower-case name.
     pub(crate) fn enter<'h>(
+        &self,
+        front: FrontEnd,
+        categories: &[Category],
+        changes: bool,
+        named: impl FnOnce() -> String,
+        header: impl Fn(&str) -> Option<&'h [u8]>,
+    ) -> Result<Option<Arc<Caller>>, Refused> {
+        let entered = self.check_entry(front, categories, changes, named, header);
+        entered.inspect_err(|refused| self.count_refused_entry(refused))
+    }
+
+    fn check_entry<'h>(
         &self,
         front: FrontEnd,
         categories: &[Category],
@@ -136,7 +149,10 @@ impl Api {
     /// Checks the token that a session sends with Hello. It may send none.
     pub fn check_session_token(&self, authorization: Option<&[u8]>) -> Result<(), Status> {
         match &self.inner.options.tokens {
-            Some(tokens) if authorization.is_some() => Ok(tokens.find(authorization).map(drop).map_err(unknown)?),
+            Some(tokens) if authorization.is_some() => {
+                let known = tokens.find(authorization).map(drop).map_err(unknown);
+                Ok(known.inspect_err(|refused| self.count_refused_entry(refused))?)
+            }
             _ => Ok(()),
         }
     }
@@ -159,7 +175,9 @@ impl Api {
         let line = caller.line.as_ref().map(Line::next);
         let (token, allowed) = match self.next_token(is_counted) {
             Ok(token) => (token, Ok(())),
-            Err(status) => {
+            Err(refused) => {
+                self.count_refused_entry(&refused);
+                let status = Status::from(refused);
                 if let Some(line) = &line {
                     line.note_status(codes::grpc_status(status.code));
                 }
@@ -174,7 +192,7 @@ impl Api {
         Api { inner: Arc::clone(&self.inner), client: Arc::clone(&self.client), caller: Some(caller) }
     }
 
-    fn next_token(&self, is_counted: bool) -> Result<Option<Arc<Token>>, Status> {
+    fn next_token(&self, is_counted: bool) -> Result<Option<Arc<Token>>, Refused> {
         let Some((tokens, token)) = self.token_now()? else { return Ok(None) };
         check_scopes(tokens, &token, &[Scope::Infer])?;
         if !is_counted {
@@ -213,7 +231,8 @@ impl Api {
     /// `None` if nothing has to be counted.
     pub fn book_message(&self, announced: Option<u64>) -> Result<Option<BodyCounter>, Refused> {
         let Some(caller) = self.caller().filter(|caller| caller.books_bytes()) else { return Ok(None) };
-        caller.book(announced).map_err(over_quota)?;
+        let booked = caller.book(announced).map_err(over_quota);
+        booked.inspect_err(|refused| self.count_refused_entry(refused))?;
         Ok(Some(BodyCounter(caller)))
     }
 
@@ -236,6 +255,7 @@ impl Api {
             return Ok(());
         }
         token.note_denied();
+        self.count_refusal(RefusalReason::Denied);
         Err(Status::new(Code::Denied, format!("{} does not reach model '{model}'", token_label(&token))))
     }
 
@@ -260,6 +280,7 @@ impl Api {
             return Ok(());
         }
         token.note_denied();
+        self.count_refusal(RefusalReason::Denied);
         Err(Status::new(
             Code::Denied,
             format!("{what}, which wants a token without a list of models; {} has one", token_label(&token)),
@@ -270,16 +291,25 @@ impl Api {
     /// tokens it is always allowed.
     pub(crate) fn check_leased_outputs(&self) -> Result<(), Status> {
         let Some((tokens, token)) = self.token_now()? else { return Ok(()) };
-        Ok(check_scopes(tokens, &token, scopes(Category::SharedMemory, true))?)
+        let allowed = check_scopes(tokens, &token, scopes(Category::SharedMemory, true));
+        Ok(allowed.inspect_err(|refused| self.count_refused_entry(refused))?)
     }
 
     /// Whether the client's token allows it to change settings; `None` if the server has no tokens.
     pub(crate) fn may_control(&self, settings: Category) -> Option<Result<(), Status>> {
         let tokens = self.inner.options.tokens.as_ref()?;
-        let Some(token) = self.token() else { return Some(Err(without(tokens, &[Scope::Control]).into())) };
-        let allowed = check_scopes(tokens, &token, scopes(settings, true));
+        let token = self.token();
+        let allowed = match &token {
+            Some(token) => check_scopes(tokens, token, scopes(settings, true)),
+            None => Err(without(tokens, &[Scope::Control])),
+        };
+        if let Err(refused) = &allowed {
+            self.count_refused_entry(refused);
+        }
         // Over gRPC only the message shows that the call is a change.
-        self.audit_refusal(&token, settings, &allowed);
+        if let Some(token) = &token {
+            self.audit_refusal(token, settings, &allowed);
+        }
         Some(allowed.map_err(Status::from))
     }
 

@@ -18,8 +18,8 @@ use crate::limits::{
     METRICS_MAX,
 };
 
-/// The prefixes of the names of the server's own families.
-const OWN: [&str; 2] = ["nv_", "nerite_"];
+/// The beginnings of the names of the server's own families.
+const OWN: [&str; 3] = ["nv_", "nerite_", "process_start_time_seconds"];
 
 /// The metrics that all models made.
 #[derive(Debug, Default)]

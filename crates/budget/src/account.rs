@@ -45,7 +45,11 @@ impl Account {
     /// Refuses a message of `bytes` bytes that can never be held over this connection, before any of it is read.
     pub fn check_announced(&self, bytes: u64) -> Result<(), OverBudget> {
         let max = self.0.bytes_max();
-        if bytes <= max { Ok(()) } else { Err(OverBudget { bytes, max }) }
+        if bytes <= max {
+            return Ok(());
+        }
+        self.0.count_refused();
+        Err(OverBudget { bytes, max })
     }
 
     /// A permit for one body of this connection.

@@ -23,6 +23,8 @@ pub struct Counts {
     pub max: u64,
     /// Connections that were ended, by reason.
     pub shed: Vec<(&'static str, u64)>,
+    /// Messages, and things to keep, that were refused because they exceed a budget.
+    pub refused: u64,
 }
 
 impl Budgets {
@@ -53,6 +55,7 @@ impl Budgets {
             leaving: held(true),
             max: self.0.all.marks.high,
             shed: shed.map(|(reason, count)| (reason.name(), count.load(Ordering::Relaxed))).collect(),
+            refused: self.0.refused.load(Ordering::Relaxed),
         }
     }
 }

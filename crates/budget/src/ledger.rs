@@ -60,6 +60,8 @@ pub(crate) struct Shared {
     /// The last number that was given to a connection, a peer or a waiter.
     last_number: AtomicU64,
     pub(crate) shed_counts: [AtomicU64; ShedReason::ALL.len()],
+    /// How often [`OverShare`] or [`OverBudget`](crate::OverBudget) was returned.
+    pub(crate) refused: AtomicU64,
     began: Instant,
     /// When a connection was last ended because of a stall, and when that was last logged, in ms since `began`.
     stall_shed_ms: AtomicU64,
@@ -155,7 +157,10 @@ impl Ledger {
     /// Adds bytes that the peer keeps beyond its connections, unless it or all peers would keep more than they may.
     pub(crate) fn try_retain(&self, bytes: u64) -> Result<(), OverShare> {
         let limits = self.shared.limits;
-        let refused = |of_all, retained, max| OverShare { of_all, peer: self.peer.name.clone(), bytes, retained, max };
+        let refused = |of_all, retained, max| {
+            self.count_refused();
+            OverShare { of_all, peer: self.peer.name.clone(), bytes, retained, max }
+        };
         let max = limits.retained_max_of_peer();
         let own = take(&self.held, bytes, max).map_err(|retained| refused(false, retained, max))?;
         // A peer that keeps little is not refused because of what others keep.
@@ -168,6 +173,11 @@ impl Ledger {
             self.update_budgets();
         }
         Ok(())
+    }
+
+    /// Counts a refusal because of a budget.
+    pub(crate) fn count_refused(&self) {
+        self.shared.refused.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Releases bytes that [`Ledger::try_retain`] added.
@@ -258,6 +268,7 @@ impl Shared {
             retained: AtomicU64::new(0),
             last_number: AtomicU64::new(0),
             shed_counts: Default::default(),
+            refused: AtomicU64::new(0),
             began: Instant::now(),
             stall_shed_ms: AtomicU64::new(0),
             logged_ms: AtomicU64::new(0),

@@ -22,7 +22,7 @@ use nerite_listen::{
     until_shed,
 };
 use nerite_watchdog::{FrontEnd, fair};
-use nerite_wire::prometheus::{ConnectionMetrics, MetricsReport, write_metrics, write_metrics_of};
+use nerite_wire::prometheus::{ConnectionMetrics, MetricsReport, ServerMetrics, write_metrics, write_metrics_of};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
@@ -56,13 +56,20 @@ pub struct Options {
     pub tls: Option<Tls>,
     /// Time that a client has for a TLS handshake; `None` for no limit.
     pub handshake_max: Option<Duration>,
+    /// The ports with TLS whose certificates are shown, by name.
+    pub certificates: Vec<(&'static str, Tls)>,
     /// Which web sites may read the metrics. The listener makes its own rules of these.
     pub web_sites: WebSites,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { tls: None, handshake_max: Some(HANDSHAKE_MAX), web_sites: WebSites::default() }
+        Options {
+            tls: None,
+            handshake_max: Some(HANDSHAKE_MAX),
+            certificates: Vec::new(),
+            web_sites: WebSites::default(),
+        }
     }
 }
 
@@ -227,22 +234,33 @@ async fn metrics(shared: &Shared, request: hyper::Request<hyper::body::Incoming>
 /// gets none.
 async fn page(shared: &Shared) -> Result<(String, Charge), Status> {
     let (api, peers) = (shared.api.clone(), Arc::clone(&shared.peers));
+    let certificates = ends_of(&shared.options.certificates).await;
     if !api.has_long_metrics() {
-        return Ok((write_metrics(&report(&api, &peers)), api.account().charge(0)));
+        return Ok((write_metrics(&report(&api, &peers, certificates)), api.account().charge(0)));
     }
     let expected = shared.last_page.load(Ordering::Relaxed);
     // Values get more digits, and models are loaded, so the page may be somewhat longer than the last one.
     let bytes = expected.saturating_add(expected / 16).max(LONG_PAGE_MIN);
     let charge = api.account().charge(bytes);
     let reader = api.clone();
-    let text = aside(api.account(), move || write_metrics_of(&report(&reader, &peers), bytes)).await?;
+    let text = aside(api.account(), move || write_metrics_of(&report(&reader, &peers, certificates), bytes)).await?;
     shared.last_page.store(text.len(), Ordering::Relaxed);
     Ok((text, charge))
 }
 
-fn report(api: &Api, peers: &Peers) -> MetricsReport {
+/// When the certificates of these ports end. One that does not tell is left out.
+async fn ends_of(ports: &[(&'static str, Tls)]) -> Vec<(&'static str, u64)> {
+    let mut ends = Vec::with_capacity(ports.len());
+    for (port, tls) in ports {
+        ends.extend(tls.ends_at_s().await.map(|seconds| (*port, seconds)));
+    }
+    ends
+}
+
+fn report(api: &Api, peers: &Peers, certificates: Vec<(&'static str, u64)>) -> MetricsReport {
     let counts = peers.counts();
     let connections =
         ConnectionMetrics { open: counts.open, peers: counts.peers, refused: counts.refused, ended: counts.ended };
-    MetricsReport { connections, ..api.metrics_report() }
+    let report = api.metrics_report();
+    MetricsReport { connections, server: ServerMetrics { certificates, ..report.server }, ..report }
 }

@@ -10,6 +10,7 @@ mod parent;
 mod phase;
 mod sessions;
 mod signals;
+mod started;
 mod stop;
 mod trim;
 mod watch;
@@ -229,6 +230,7 @@ fn make_api(
     let options = nerite_api::Options {
         id: settings.id.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        started_s: started::started_s(),
         restrictions: settings.restrictions.clone(),
         tokens,
         log_access: settings.log_access,

@@ -4,20 +4,22 @@ use std::sync::{Arc, PoisonError};
 
 use nerite_cache::CacheCounts;
 use nerite_config::proto::model_metrics::metric_control::MetricOptions;
-use nerite_engine::{DemandCounts, Missing, Served};
+use nerite_engine::{DemandCounts, LoadCount, Missing, Served};
 use nerite_memory::{Reason, copied_bytes};
 use nerite_request::limits::INLINE_WORK_BYTES_MAX;
 use nerite_watchdog::{Busy, Counts, busy};
 use nerite_wire::prometheus::{
-    BusyMetrics, CacheMetrics, DemandMetrics, Histogram, HostMetrics, MetricsReport, MissingVersion, ModelMetrics,
-    SessionSocketMetrics,
+    BusyMetrics, CacheMetrics, DemandMetrics, Histogram, HostMetrics, MetricsReport, MissingVersion, ModelLoads,
+    ModelMetrics, ServerMetrics, SessionSocketMetrics,
 };
 
 use crate::stalling::staged_requests;
-use crate::{Api, GpuFigures, HostMeter};
+use crate::{Api, GpuFigures, HostMeter, Options};
 
 /// Lines of a model version on one device: its counters, gauges, and summaries with the usual quantiles; without its own buckets.
 const LINES_MAX: usize = 80;
+/// Lines of the loads of a model.
+const LOADS_LINES: usize = 2;
 /// Bytes of a line beside the model's name and tags.
 const LINE_BYTES_MAX: usize = 96;
 
@@ -25,24 +27,32 @@ impl Api {
     /// Whether the report may be long. Then it is made on another thread than a front thread.
     pub fn has_long_metrics(&self) -> bool {
         let bytes = || self.inner.engine.all().iter().map(|served| bytes_max(served)).sum::<usize>();
-        self.inner.engine.has_custom_metrics() || bytes() > INLINE_WORK_BYTES_MAX
+        let loads_bytes = || {
+            let (names, models) = self.inner.engine.load_counts_size();
+            LOADS_LINES * (names + models * LINE_BYTES_MAX)
+        };
+        self.inner.engine.has_custom_metrics() || bytes() + loads_bytes() > INLINE_WORK_BYTES_MAX
     }
 
     /// All metrics with their present values.
     pub fn metrics_report(&self) -> MetricsReport {
+        let (failed_reloads, budget) = (self.inner.engine.failed_reloads(), self.inner.engine.budgets().counts());
         let model = |served: &nerite_engine::Served| {
             let tags = &served.config().metric_tags;
             let tags = tags.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
             let (statistics, latencies) = (served.statistics(), served.latencies());
             let caches = served.config().caches_responses();
             let (is_ready, restarts) = (served.was_ready(), served.restarts());
-            ModelMetrics { statistics, tags, caches, latencies, is_ready, restarts }
+            let has_failed_reload = failed_reloads.contains(served.identifier());
+            ModelMetrics { statistics, tags, caches, latencies, is_ready, restarts, has_failed_reload }
         };
         let regions = self.inner.regions.counts();
         let (leases, traces) = (self.inner.pools.counts(), self.inner.tracer.counts());
         let pinned = self.inner.engine.runtimes().staging().map(|staging| staging.pinned()).unwrap_or_default();
         MetricsReport {
+            server: self.server_metrics(&budget),
             missing: self.inner.engine.missing().into_iter().map(|missing| self.missing_version(&missing)).collect(),
+            loads: self.inner.engine.load_counts().iter().map(|count| self.model_loads(count)).collect(),
             models: self.inner.engine.all().iter().map(|served| model(served)).collect(),
             // Triton keeps the failures of unloaded models. This server does not, because the list would grow without bound.
             gone: Vec::new(),
@@ -60,7 +70,7 @@ impl Api {
             demand: self.inner.engine.demand_counts().map(demand),
             sessions: leases.sessions,
             session_socket: *self.inner.session_socket.lock().unwrap_or_else(PoisonError::into_inner),
-            budget: self.inner.engine.budgets().counts(),
+            budget,
             lease_bytes: vec![("lent", leases.bytes.saturating_sub(leases.idle_bytes)), ("idle", leases.idle_bytes)],
             front_busy: Some(BusyMetrics {
                 stalling_peers: self.turns().stalling_peers() as u64,
@@ -75,10 +85,33 @@ impl Api {
         }
     }
 
+    fn server_metrics(&self, budget: &nerite_budget::Counts) -> ServerMetrics {
+        let Options { version, started_s, .. } = &self.inner.options;
+        ServerMetrics {
+            is_ready: self.was_ready(),
+            version: version.clone(),
+            started_s: *started_s,
+            refused: self.refusals(budget),
+            // The metrics port fills in the certificates.
+            certificates: Vec::new(),
+        }
+    }
+
     fn missing_version(&self, missing: &Missing) -> MissingVersion {
-        let name = self.inner.engine.name_of(&missing.model);
-        let namespace = missing.model.strip_suffix(name).map_or("", |before| before.trim_end_matches(':'));
+        let (namespace, name) = self.namespace_and_name(&missing.model);
         MissingVersion { name: name.to_owned(), namespace: namespace.to_owned(), version: missing.version }
+    }
+
+    fn model_loads(&self, count: &LoadCount) -> ModelLoads {
+        let (namespace, name) = self.namespace_and_name(&count.model);
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        ModelLoads { name, namespace, successes: count.successes, failures: count.failures }
+    }
+
+    /// The parts of a model's identifier. Without `--model-namespacing` the first is empty.
+    fn namespace_and_name<'a>(&self, identifier: &'a str) -> (&'a str, &'a str) {
+        let name = self.inner.engine.name_of(identifier);
+        (identifier.strip_suffix(name).map_or("", |before| before.trim_end_matches(':')), name)
     }
 
     /// The load of the machine. `None` if it is not measured.

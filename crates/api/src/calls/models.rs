@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use nerite_config::ModelConfig;
 use nerite_engine::{Missing, ReadinessAnswer, Served, phrase};
-use nerite_request::Status;
 use nerite_request::report::{IndexEntry, ModelReport, ServerReport, StatisticsReport};
 use nerite_request::setting::LoadOptions;
+use nerite_request::{Code, Status};
 use tokio::sync::oneshot;
 
 use crate::audit::quoted;
 use crate::calls::infer::CancelOnDrop;
+use crate::refusals::RefusalReason;
 use crate::tensor_reports::{input_reports, output_reports};
 use crate::{Api, version};
 
@@ -48,6 +49,27 @@ impl Api {
     /// Whether the server is ready: it neither drains nor stops and, by default, all models that should be up are ready. Err: which model is not, and why, if the
     /// client may read that.
     pub async fn ready(&self) -> Result<(), Status> {
+        self.check_models_up()?;
+        if !self.inner.options.strict_readiness {
+            return Ok(());
+        }
+        // This holds in control mode `demand` too: loaded models must be ready.
+        for answer in check_all(&self.inner.engine.all()) {
+            let model = answer.model().to_owned();
+            answer.await.map_err(|fault| self.not_ready(&model, &format!(" is not ready: {}", fault.message)))?;
+        }
+        Ok(())
+    }
+
+    /// As [`Api::ready`], by the last answers of models that report their own readiness. No model is asked, so this waits for none.
+    pub fn was_ready(&self) -> bool {
+        let is_strict = self.inner.options.strict_readiness;
+        self.check_models_up().is_ok()
+            && (!is_strict || self.inner.engine.all().iter().all(|served| served.was_ready()))
+    }
+
+    /// Whether the server neither drains nor stops and, by default, all models that should be up are. Models are not asked whether they are ready.
+    fn check_models_up(&self) -> Result<(), Status> {
         self.check_staying()?;
         if !self.inner.options.strict_readiness {
             return Ok(());
@@ -59,11 +81,6 @@ impl Api {
             let others =
                 if others == 0 { String::new() } else { format!(" (and {others} more versions of models are not)") };
             return Err(self.not_ready(model, &format!("{version} is not up{others}: {reason}")));
-        }
-        // This holds in control mode `demand` too: loaded models must be ready.
-        for answer in check_all(&self.inner.engine.all()) {
-            let model = answer.model().to_owned();
-            answer.await.map_err(|fault| self.not_ready(&model, &format!(" is not ready: {}", fault.message)))?;
         }
         Ok(())
     }
@@ -85,7 +102,7 @@ impl Api {
     pub async fn model_ready(&self, model: &str, version: &str) -> Result<bool, Status> {
         self.check_staying()?;
         version::parse(version)?;
-        match self.served(model, version) {
+        match self.find_served(model, version) {
             Ok(served) => {
                 // The answer does not keep the version loaded.
                 let answer = served.check_readiness();
@@ -276,8 +293,17 @@ impl Api {
         Ok(())
     }
 
-    /// The version that a request names. The error says why its model is not there, if the client may read that.
+    /// The version that a request names. A request for an unknown one is counted as refused, unless it will load the model.
     pub(crate) fn served(&self, model: &str, version: &str) -> Result<Arc<Served>, Status> {
+        self.find_served(model, version).inspect_err(|error| {
+            if error.code == Code::NotFound && !self.must_wait_for(model) {
+                self.count_refusal(RefusalReason::UnknownModel);
+            }
+        })
+    }
+
+    /// As [`Api::served`], without a count. The error says why the model is not there, if the client may read that.
+    fn find_served(&self, model: &str, version: &str) -> Result<Arc<Served>, Status> {
         self.check_started()?;
         self.check_model(model)?;
         self.inner.engine.find(model, version::parse(version)?).map_err(|error| {

@@ -58,7 +58,7 @@ fn what_prometheus_or_the_kind_does_not_allow_is_refused() {
     for name in ["", "1x", "a b", "a-b", "ü"] {
         refused(owner.family(name, "", MetricKind::Gauge), "Invalid metric name");
     }
-    for name in ["nv_inference_count", "nerite_sessions", "nv_mine"] {
+    for name in ["nv_inference_count", "nerite_sessions", "nv_mine", "process_start_time_seconds"] {
         refused(owner.family(name, "", MetricKind::Counter), "Family name already exists with different type");
     }
     let [c, g, h] = [("c:1", MetricKind::Counter), ("g", MetricKind::Gauge), ("h", MetricKind::Histogram)]

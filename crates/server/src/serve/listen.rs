@@ -73,6 +73,15 @@ pub struct Certificates {
     page: Option<Tls>,
 }
 
+impl Certificates {
+    /// Those that there are, by the names of their ports.
+    fn by_port(&self) -> Vec<(&'static str, Tls)> {
+        let Certificates { http, grpc, metrics, page } = self;
+        let all = [("http", http), ("grpc", grpc), ("metrics", metrics), ("page", page)];
+        all.into_iter().filter_map(|(port, tls)| Some((port, tls.clone()?))).collect()
+    }
+}
+
 /// Reads the certificates, if the operator set any. Called before models are loaded, because loading may take long and a fault should be reported
 /// first.
 pub fn read_certificates(settings: &Settings) -> Result<Certificates, StartError> {
@@ -114,6 +123,7 @@ pub fn start(
     // The lines are logged in Triton's order, because scripts wait for the last one.
     let rules = |times| ConnectionRules { peers: Arc::clone(peers), times };
     let Connections { http: http_times, grpc: grpc_times, .. } = settings.connections;
+    let shown = certificates.by_port();
     let grpc_options = nerite_grpc::Options {
         tls: certificates.grpc,
         handshake_max: settings.connections.grpc_handshake,
@@ -135,8 +145,12 @@ pub fn start(
     let page = settings.ui.as_ref().map(|ui| Page::new(page_options(ui, &page_sites)));
     // The page is at one port: its own, if it has one.
     let beside = page.clone().filter(|_| page_port.is_none());
-    let secured_by =
-        |tls, web_sites| nerite_metrics::Options { tls, handshake_max: settings.connections.http_handshake, web_sites };
+    let secured_by = |tls, web_sites| nerite_metrics::Options {
+        tls,
+        handshake_max: settings.connections.http_handshake,
+        certificates: shown.clone(),
+        web_sites,
+    };
     let metrics_sites = if beside.is_some() { page_sites.clone() } else { sites };
     let metrics_options = secured_by(certificates.metrics, metrics_sites);
     let metrics = metrics

@@ -4,13 +4,14 @@ use super::page::{Page, Value};
 use super::{BusyMetrics, ConnectionMetrics};
 
 pub(super) fn write_busy(page: &mut Page, BusyMetrics { wall, cpu, stalling_peers, staged_requests }: &BusyMetrics) {
-    let help = "Time that a thread which serves connections did not come back to them";
+    let help = "Time by the clock that a thread which serves connections did not come back to them";
     page.histogram("nerite_front_thread_busy_seconds", help, wall);
-    let help = "Processor time that a thread which serves connections used before it came back to them";
+    let help =
+        "Processor time that a thread which serves connections used before it came back to them, to within about 2 ms";
     page.histogram("nerite_front_thread_busy_cpu_seconds", help, cpu);
     let help = "Users and addresses whose requests made threads wait for shared memory lately";
     page.family("nerite_stalling_peers", "gauge", help, [(String::new(), Value::Whole(*stalling_peers))]);
-    let help = "Requests of such users and addresses that ran on copies of their shared memory";
+    let help = "Requests of the users and addresses of nerite_stalling_peers that ran on copies of their shared memory";
     page.family("nerite_staged_requests_total", "counter", help, [(String::new(), Value::Whole(*staged_requests))]);
 }
 

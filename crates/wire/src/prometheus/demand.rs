@@ -20,8 +20,18 @@ pub struct DemandMetrics {
 pub(super) fn write(page: &mut Page, demand: &DemandMetrics) {
     let mut one = |name, kind, help, number| page.family(name, kind, help, [(String::new(), Value::Whole(number))]);
     one("nerite_demand_models", "gauge", "Models that are loaded, in control mode 'demand'", demand.models);
-    one("nerite_demand_models_bytes", "gauge", "Bytes of the files of these models", demand.bytes);
-    one("nerite_demand_loads_total", "counter", "Models that requests have loaded", demand.loads);
-    one("nerite_demand_evictions_total", "counter", "Models that have left to make room", demand.evictions);
+    one(
+        "nerite_demand_models_bytes",
+        "gauge",
+        "Bytes of the loaded models as --models-max-bytes counts them: of their files, or of their memory where more was measured",
+        demand.bytes,
+    );
+    one(
+        "nerite_demand_loads_total",
+        "counter",
+        "Models that requests have loaded, with the models that an ensemble is composed of",
+        demand.loads,
+    );
+    one("nerite_demand_evictions_total", "counter", "Models that were evicted to make room", demand.evictions);
     one("nerite_demand_waiting_requests", "gauge", "Requests that wait for a model", demand.waiting);
 }

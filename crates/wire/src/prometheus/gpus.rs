@@ -53,7 +53,7 @@ pub(super) fn write_own(page: &mut Page, gpus: &[GpuMetrics]) {
     page.family(
         "nerite_gpu_metrics_age_seconds",
         "gauge",
-        "Time since the driver last answered for this GPU",
+        "Seconds since the driver last answered for this GPU; grows while the driver does not return",
         gpus.iter().map(|gpu| (labels(gpu), Value::Real(gpu.age_s))),
     );
 }

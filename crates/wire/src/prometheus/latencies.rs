@@ -115,8 +115,7 @@ mod tests {
             LatencyReport { summaries: vec![(Latency::Queue, summary)], first_response: Some(first_response) };
         let statistics = StatisticsReport { name: "m".into(), version: 1, ..StatisticsReport::default() };
         let tags = vec![("team".to_owned(), "x".to_owned())];
-        let model =
-            ModelMetrics { statistics, tags, latencies: vec![latencies], caches: false, is_ready: true, restarts: 0 };
+        let model = ModelMetrics { statistics, tags, latencies: vec![latencies], ..ModelMetrics::default() };
         let text = write_metrics(&MetricsReport { models: vec![model], ..MetricsReport::default() });
         let of = "_team=\"x\",model=\"m\",version=\"1\"";
         for line in [

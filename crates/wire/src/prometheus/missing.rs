@@ -18,12 +18,17 @@ pub struct MissingVersion {
 impl MissingVersion {
     /// Labels in alphabetical order, as those of a loaded version.
     pub(super) fn labels(&self) -> String {
-        let mut out = format!("{{model=\"{}\",", escaped(&self.name));
-        if !self.namespace.is_empty() {
-            let _ = write!(out, "namespace=\"{}\",", escaped(&self.namespace));
-        }
         let version = self.version.map_or_else(String::new, |version| version.to_string());
-        let _ = write!(out, "version=\"{version}\"}}");
-        out
+        labels_of(&self.name, &self.namespace, ("version", &version))
     }
+}
+
+/// A model's name, its namespace if it has one, and one label that sorts after both.
+pub(super) fn labels_of(model: &str, namespace: &str, (label, value): (&str, &str)) -> String {
+    let mut out = format!("{{model=\"{}\",", escaped(model));
+    if !namespace.is_empty() {
+        let _ = write!(out, "namespace=\"{}\",", escaped(namespace));
+    }
+    let _ = write!(out, "{label}=\"{value}\"}}");
+    out
 }
