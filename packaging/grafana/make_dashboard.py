@@ -81,11 +81,28 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Restarts of processes", "Of Python models and isolated models, after a process has ended", "short",
             (("{{model}} {{version}}", "increase(nerite_model_restarts_total{of}[{rate}])"),),
         ),
+        Panel(
+            "Loads", "By outcome; failed reloads: 1 while an older version serves on", "short",
+            (
+                ("{{model}} {{outcome}}", "increase(nerite_model_loads_total{of}[{rate}])"),
+                ("{{model}} {{version}} failed reload", "nerite_model_reload_failed{of}"),
+            ),
+        ),
         Panel("Load time", "Of the loaded version", "s", (("{{model}} {{version}}", "nv_model_load_duration_secs{of}"),)),
         Panel(
             "Time to the first response, 95 %", "From the arrival of a request", "ms",
             (("{{model}}", "histogram_quantile(0.95, sum by (model, le) (rate(nv_inference_first_response_histogram_ms_bucket{of}[{rate}])))"),),
             needs="--metrics-config=histogram_latencies=true",
+        ),
+    ),
+    "Server": (
+        Panel("Ready", "1: /v2/health/ready says yes", "short", (("{{instance}}", "nerite_ready{at}"),)),
+        Panel("Version", "Of each server", "short", (("{{instance}} {{version}}", "nerite_build_info{at}"),)),
+        Panel("Time since the start", "Of the server's process", "s", (("{{instance}}", "time() - process_start_time_seconds{at}"),)),
+        Panel("Refused requests", "Before a model saw them, by reason", "ops", (("{{reason}}", "sum by (reason) (rate(nerite_requests_refused_total{at}[{rate}]))"),), width=12),
+        Panel(
+            "Certificates", "Time until the first of a port's chain ends", "s", (("{{instance}} {{port}}", "nerite_certificate_not_after_seconds{at} - time()"),),
+            width=12, needs="TLS",
         ),
     ),
     "Shared memory": (
@@ -187,8 +204,8 @@ ROWS: dict[str, tuple[Panel, ...]] = {
 
 def expression(template: str) -> str:
     """A query of the table with Grafana's variables in it."""
-    of = '{job=~"$job", model=~"$model"}'
-    return template.replace("{of}", of).replace("{at}", '{job=~"$job"}').replace("{rate}", "$__rate_interval")
+    at = 'job=~"$job", instance=~"$instance"'
+    return template.replace("{of}", f'{{{at}, model=~"$model"}}').replace("{at}", f"{{{at}}}").replace("{rate}", "$__rate_interval")
 
 
 def panel(found: Panel, number: int, x: int, y: int) -> dict:
@@ -250,7 +267,8 @@ def dashboard() -> dict:
             "list": [
                 {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"},
                 variable("job", "Job", "label_values(nerite_sessions, job)"),
-                variable("model", "Model", 'label_values(nv_inference_count{job=~"$job"}, model)'),
+                variable("instance", "Instance", 'label_values(nerite_sessions{job=~"$job"}, instance)'),
+                variable("model", "Model", 'label_values(nv_inference_count{job=~"$job", instance=~"$instance"}, model)'),
             ]
         },
         "panels": panels(),

@@ -27,6 +27,7 @@ sys.path.append(str(ROOT / "packaging" / "grafana"))
 import make_dashboard  # noqa: E402
 
 yaml = pytest.importorskip("yaml", reason="python3 tests/setup_venv.py installs it")
+trustme = pytest.importorskip("trustme", reason="python3 tests/setup_venv.py installs it")
 
 FLAGS = ("--model-control-mode=demand", "--metrics-config=histogram_latencies=true")
 # What Prometheus makes of a histogram's name.
@@ -49,12 +50,20 @@ def server(launcher, tmp_path_factory):
     tokens = tmp_path_factory.mktemp("tokens") / "tokens.toml"
     tokens.write_text(TOKENS)
     tokens.chmod(0o600)
-    flags = (*FLAGS, f"--access-tokens-file={tokens}")
+    flags = (*FLAGS, f"--access-tokens-file={tokens}", *secured(tmp_path_factory.mktemp("certificates")))
     with gpus.stand_ins(tmp_path_factory.mktemp("gpus")), serving(launcher, "monitored", caching("kept"), flags=flags) as found:
         with http_client.InferenceServerClient(found.http) as client:
             infer(client, 0)
         wait_for_gpus(found)
         yield found
+
+
+def secured(folder: pathlib.Path) -> list[str]:
+    """Flags for TLS at the gRPC port."""
+    made = trustme.CA().issue_cert("localhost")
+    made.private_key_pem.write_to_path(folder / "key")
+    made.cert_chain_pems[0].write_to_path(folder / "pem")
+    return ["--grpc-use-ssl=true", f"--grpc-server-cert={folder / 'pem'}", f"--grpc-server-key={folder / 'key'}"]
 
 
 def wait_for_gpus(server) -> None:
@@ -78,7 +87,7 @@ def families(server) -> set[str]:
 
 
 def metrics_in(expression: str, known: set[str]) -> set[str]:
-    names = set(re.findall(r"\b(?:nv|nerite)_[a-z0-9_]+", expression))
+    names = set(re.findall(r"\b(?:nv|nerite|process)_[a-z0-9_]+", expression))
     return {name if name in known else PARTS.sub("", name) for name in names}
 
 
@@ -103,9 +112,13 @@ def test_the_dashboard_shows_every_metric_of_the_server_and_no_other(server):
     assert not queried & set(make_dashboard.NOT_SHOWN)
 
 
-def test_every_metric_of_nerites_own_is_documented(server):
-    page = (ROOT / "docs" / "operator.md").read_text()
-    assert not [name for name in families(server) if name.startswith("nerite_") and f"`{name}" not in page]
+def test_every_metric_is_documented(server):
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    assert not [name for name in families(server) if f"| `{name}` |" not in page]
+
+
+def test_every_panel_shows_the_chosen_instances_alone():
+    assert [query for query in queries() if query.count('instance=~"$instance"') != len(re.findall(r"\{[^}]*job=", query)) or "$instance" not in query] == []
 
 
 def test_alerts_ask_for_metrics_that_the_server_has(server):
@@ -258,7 +271,7 @@ def has_numbers(found: list[dict]) -> bool:
 
 
 def test_every_panel_has_data_while_the_server_is_under_load(server, prometheus):
-    values = {"$__rate_interval": "5s", "$job": ".*", "$model": ".*"}
+    values = {"$__rate_interval": "5s", "$job": ".*", "$instance": ".*", "$model": ".*"}
     left = []
     for query in queries():
         for name, value in values.items():
