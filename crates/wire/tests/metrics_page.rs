@@ -109,11 +109,11 @@ fn families(text: &str) -> BTreeMap<String, Family> {
     let mut last = String::new();
     for line in text.lines() {
         if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
-            last = name.to_owned();
-            families.entry(last.clone()).or_default().help = help.trim_end_matches('.').to_owned();
+            name.clone_into(&mut last);
+            help.trim_end_matches('.').clone_into(&mut families.entry(last.clone()).or_default().help);
         } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
             assert_eq!(name, last);
-            families.get_mut(name).unwrap().kind = kind.to_owned();
+            kind.clone_into(&mut families.get_mut(name).unwrap().kind);
         } else {
             families.get_mut(&last).unwrap().labels.extend(labels(line));
         }
