@@ -100,13 +100,15 @@ impl Drop for ClosedOnDrop {
 
 async fn close_when_stopped(listener: ClosedOnDrop, mut stop: StopSignal, mut ended: oneshot::Receiver<Infallible>) {
     tokio::select! {
-        () = stop.wait_for(Stage::ListenersClosed) => listener.drain(),
+        () = stop.wait_for(Stage::ListenersClosed) => {
+            listener.drain();
+            tokio::select! {
+                () = stop.wait() => {}
+                _ = ended => {}
+            }
+        }
         // The acceptor has ended by itself.
         _ = &mut ended => {}
-    }
-    tokio::select! {
-        () = stop.wait() => {}
-        _ = ended => {}
     }
     drop(listener);
 }
@@ -176,6 +178,14 @@ mod tests {
             tokio::task::yield_now().await;
             is_closed(&service);
         });
+    }
+
+    #[test]
+    fn an_acceptor_that_has_ended_is_waited_for_once() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (ends, ended) = oneshot::channel();
+        drop(ends);
+        runtime.block_on(close_when_stopped(ClosedOnDrop(Weak::new()), Service::default().stop_signal(), ended));
     }
 
     #[test]
