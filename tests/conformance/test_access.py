@@ -738,11 +738,15 @@ WITHOUT_TIME = [
 ]  # fmt: skip
 
 
+SESSION_INFERENCE = "protocol=session .* call=inference"
+
+
 def test_each_request_is_one_line(launcher):
     with guarded(launcher, "lines", FILE, "--log-access=true") as server:
         requests_of_all_kinds(server)
         user = f'"user {os.geteuid()}"'
-        eventually(lambda: "protocol=metrics" in server.log_text())
+        # A client may have its answer before the line is written, and another thread writes that of the metrics.
+        eventually(lambda: "protocol=metrics" in server.log_text() and len(re.findall(SESSION_INFERENCE, server.log_text())) == 4)
         found = [line.partition("access: ")[2] for line in server.log_text().splitlines() if "] access: " in line]
         for expected in WITHOUT_TIME:
             begun = expected.replace("{user}", user)
