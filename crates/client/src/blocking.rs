@@ -93,6 +93,10 @@ macro_rules! client {
                 fn unregister_system_region(&self, name: &str) -> ();
                 /// Unregisters all system regions, including those of other clients.
                 fn unregister_system_regions(&self) -> ();
+                /// Registers the first `byte_size` bytes of a CUDA allocation, by its handle of 64 bytes.
+                fn register_cuda_region(&self, name: &str, raw_handle: &[u8], device_id: u32, byte_size: u64) -> ();
+                /// Unregisters a CUDA region. Without a name it unregisters all of them, including those of other clients.
+                fn unregister_cuda_region(&self, name: Option<&str>) -> ();
                 /// A session with the same server, if its socket is at the default path. `None` for a server on another host, or for a server other than
                 /// nerite.
                 fn session(&self) -> Option<Session>;
@@ -115,6 +119,8 @@ pub mod http {
     client! { http,
         /// A model's configuration, as the server completed it, in JSON.
         fn model_config(&self, model: &str, version: Option<u64>) -> String;
+        /// Changes the settings of traces, in JSON, of one model or of all. Returns all of them.
+        fn update_trace_settings(&self, model: Option<&str>, settings: &str) -> String;
         /// The text of any page of the server, such as `/metrics` if the endpoint is the metrics port.
         fn page(&self, path: &str) -> String;
     }

@@ -14,6 +14,7 @@ use nerite_request::{Code, Status};
 
 use self::connection::{Answer, Connections, JSON_LENGTH};
 use self::render::Object;
+pub(crate) use self::render::body_of;
 use crate::connect::Connector;
 use crate::pending_placement::PendingPlacement;
 use crate::region::{Registers, Registration};

@@ -58,6 +58,7 @@ mod arrays;
 mod beside;
 pub mod blocking;
 mod connect;
+pub mod encoded;
 mod endpoint;
 mod error;
 pub mod grpc;

@@ -125,6 +125,17 @@ impl Tls {
 
     /// A connector for `host` and `protocol` (ALPN), and the name that the server's certificate must have.
     pub(crate) fn connector(&self, host: &str, protocol: &[u8]) -> Result<(TlsConnector, ServerName<'static>), Error> {
+        let (config, name) = self.rustls_config(host, protocol)?;
+        Ok((TlsConnector::from(config), name))
+    }
+
+    /// The same certificates for connections that a program makes by itself with the crate `rustls`: its configuration for `protocol` (ALPN), such as
+    /// `http/1.1`, and the name that the certificate of the server at `host` must have.
+    pub fn rustls_config(
+        &self,
+        host: &str,
+        protocol: &[u8],
+    ) -> Result<(Arc<ClientConfig>, ServerName<'static>), Error> {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -146,7 +157,7 @@ impl Tls {
         let name = self.server_name.as_deref().unwrap_or(host).to_owned();
         let read =
             ServerName::try_from(name.clone()).map_err(|error| fault(&format!("server name '{name}'"), &error))?;
-        Ok((TlsConnector::from(Arc::new(config)), read))
+        Ok((Arc::new(config), read))
     }
 }
 

@@ -5,6 +5,11 @@ use nerite_request::{Parameter, RegionRef};
 
 use crate::request::{Input, Request, Wanted};
 
+/// The body of a request whose outputs the server places in no leases.
+pub(crate) fn body_of(request: &Request) -> (String, Vec<Bytes>) {
+    infer(request, None)
+}
+
 /// The JSON, and the tensors that follow it in the body. Outputs that the server is to place in leases name `key` as their region.
 pub(super) fn infer(request: &Request, key: Option<&str>) -> (String, Vec<Bytes>) {
     let mut json = Object::new();
