@@ -189,6 +189,7 @@ LONG = (
 ORACLE = (
     "gpu/test_real_gpu.py",
     "oracle",
+    "peer/test_peer.py",
     "python/tests/test_examples.py::test_an_example_runs[loader.py-http]",
     "python/tests/test_examples.py::test_an_example_runs[loader.py-session]",
     "python/tests/test_handles.py::test_torch_shares_the_memory",

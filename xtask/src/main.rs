@@ -6,6 +6,8 @@
 //! cargo xtask test    the gate: formatting, tidy, lints, and the tests of Rust, of the Python package and of the server; `test quick` runs
 //!                     some tests of the server, `test all` everything, with a report in target/report.md
 //! cargo xtask oracle  installs Triton 2.51 and PyTorch, which tests compare with
+//! cargo xtask peer    measures nerite beside Triton 2.51, and writes the tables and pictures of docs/results; `peer ROW ...` prints some rows
+//!                     (`peer --help` lists them)
 //! cargo xtask fuzz N  each fuzz target for N seconds, from its seeds
 //! cargo xtask tensorflow  the backend of TensorFlow's frozen graphs, beside the release build of the server
 //! cargo xtask miri    tests of unsafe code that Miri can interpret (needs a nightly toolchain)
@@ -28,6 +30,7 @@ mod gpu_check;
 mod library;
 mod miri;
 mod output;
+mod peer;
 mod release;
 mod results;
 mod steps;
@@ -44,7 +47,7 @@ use compile::Machine;
 use release::Source;
 use summary::Limits;
 
-const USAGE: &str = "usage: cargo xtask <tidy | deny | test [quick | all] | oracle | fuzz SECONDS | tensorflow | miri | aarch64 [emulated] | release [--target TARGET] [--snapshot | --binary PATH] | gpu-check [--onnxruntime-library PATH]>";
+const USAGE: &str = "usage: cargo xtask <tidy | deny | test [quick | all] | oracle | peer [ROW ...] | fuzz SECONDS | tensorflow | miri | aarch64 [emulated] | release [--target TARGET] [--snapshot | --binary PATH] | gpu-check [--onnxruntime-library PATH]>";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -57,6 +60,10 @@ fn main() -> ExitCode {
         ["test", "quick"] => return task::run(root, steps::QUICK, Limits::Gate),
         ["test", "all"] => return task::run(root, &[steps::GATE, steps::MORE].concat(), Limits::None),
         ["oracle"] => return task::run(root, steps::ORACLE, Limits::Gate),
+        ["peer", ref more @ ..] => match peer::run(root, more) {
+            Ok(code) => return code,
+            Err(reason) => Err(reason),
+        },
         ["fuzz", seconds] => fuzz::run(root, seconds),
         ["tensorflow"] => tensorflow::run(root),
         ["miri"] => match miri::missing(root) {

@@ -64,6 +64,32 @@ const COMPARED: &[&str] = &["Python environment", "release build", "Triton and P
 /// Installs what the oracle suite compares with.
 pub const ORACLE: &[Step] = &[REFERENCES];
 
+/// The server, optimised, for tools that count what it does. Valgrind does not have the part of the kernel that system calls go through in other builds.
+const COUNTED: Step = step(
+    "build for counting",
+    Work::Command(
+        "cargo build --release --locked -p nerite-server --bin nerite --target-dir target/counted \
+         --config build.rustflags=['--cfg=rustix_use_libc'] --config profile.release.lto=false --config profile.release.codegen-units=16",
+    ),
+    &["crates"],
+);
+
+/// What `cargo xtask peer` needs: the release build of the server, of the load generator and of the Rust client's example, the real Triton
+/// and NVIDIA's load generator.
+pub const PEER: &[Step] = &[
+    CRATES,
+    ENVIRONMENT,
+    step(
+        "release build",
+        Work::Command(
+            "cargo build --release --locked --package nerite-server --package nerite-bench --package nerite-client --bin nerite --bin nerite-bench --example session_latency",
+        ),
+        &["crates"],
+    ),
+    step("Triton", Work::Command("python3 tests/setup_oracle.py triton"), &[]),
+    step("perf_analyzer", Work::Command("python3 tests/perf_analyzer/setup_perf.py"), &[]),
+];
+
 /// What runs after the gate where everything is to be tested.
 pub const MORE: &[Step] = &[
     step("what registries have", Work::Command("tests/setup_all.sh"), &["Python environment"]),
@@ -71,7 +97,8 @@ pub const MORE: &[Step] = &[
     RELEASE,
     step("TensorFlow's graphs", Work::Command("xtask tensorflow"), &["crates"]),
     step("aarch64", Work::Command("xtask aarch64"), &["crates"]),
-    step("Rust tests, alone", Work::Tests(Suite::Ignored), &["build", "Python environment"]),
+    COUNTED,
+    step("Rust tests, alone", Work::Tests(Suite::Ignored), &["build", "build for counting", "Python environment"]),
     step("python/tests, alone", python("python/tests", "alone", "0"), RELEASED),
     step("tests, alone", python("tests", "alone", "0"), RELEASED),
     step("long tests", python("tests", "long", "2"), RELEASED),
@@ -100,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_step_needs_only_steps_before_it() {
-        for steps in [QUICK.to_vec(), [GATE, MORE].concat()] {
+        for steps in [QUICK.to_vec(), PEER.to_vec(), [GATE, MORE].concat()] {
             for (at, step) in steps.iter().enumerate() {
                 for needed in step.needs {
                     assert!(steps[..at].iter().any(|before| before.about == *needed), "{}: {needed}", step.about);

@@ -1,131 +1,127 @@
-//! How is a closed loop run and timed?
+//! How is load made, and what is recorded of each request?
+//!
+//! ```text
+//!   worker ─ Pace ─ due ─► Link ─ request ─► server        a thread for each connection
+//!              │             └─ response ─► Record ─ taken at the end of a window
+//! ```
 
-use std::io;
+mod link;
+mod pace;
+mod permits;
+mod record;
+mod worker;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::{JoinHandle, sleep, spawn};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 
-use crate::args::{Placement, Plan, Protocol};
-use crate::error::{BenchError, tried};
-use crate::exchange::Exchange;
-use crate::payload::Payload;
-use crate::report::{Cell, Costs};
-use crate::{cpu, grpc, http, report};
+pub(crate) use self::link::{Linker, Wire};
+pub(crate) use self::pace::{Pace, Schedule};
+use self::permits::Permits;
+pub(crate) use self::record::Record;
+use self::record::Records;
+use crate::dataset::Sequences;
+use crate::lock;
 
-const LOOK_EVERY: Duration = Duration::from_millis(5);
-
-/// Measures every combination, and prints each as soon as it is known.
-pub(crate) fn run(plan: &Plan) -> Result<(), BenchError> {
-    report::title(plan.json);
-    for &bytes in &plan.bytes {
-        for server in &plan.servers {
-            for &placement in &plan.placements {
-                for &concurrency in &plan.concurrency {
-                    let costs = measure(plan, server, placement, bytes, concurrency)?;
-                    let cell = Cell { protocol: server.0.name(), placement: placement.name(), bytes, concurrency };
-                    report::line(&cell, &costs, plan.json);
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-/// One finished request: when it ended, and how long it took.
-#[derive(Clone, Copy)]
-struct Sample {
-    end: Instant,
-    took: Duration,
+/// Workers that send requests until they are stopped.
+pub(crate) struct Load {
+    shared: Arc<Shared>,
 }
 
 /// What the workers share.
-#[derive(Default)]
 struct Shared {
-    stop: AtomicBool,
-    done: AtomicUsize,
+    linker: Linker,
+    pace: Pace,
+    /// `None`: the model has no sequences.
+    sequences: Option<std::sync::Mutex<Sequences>>,
+    /// The step of the next request without a sequence.
+    step: AtomicUsize,
+    steps: usize,
+    workers_max: usize,
+    records: Records,
+    /// Requests that ended, since the load began. Calls of a session that share a packet are one here.
+    done: AtomicU64,
+    /// Requests that may begin, unless all may.
+    allowed: AtomicU64,
+    failure: std::sync::Mutex<Option<String>>,
+    workers: std::sync::Mutex<Vec<JoinHandle<()>>>,
+    /// Workers that wait until their next request is due.
+    idle: AtomicUsize,
+    keeps_each: bool,
+    permits: Permits,
 }
 
-#[expect(clippy::disallowed_methods, reason = "without a thread for each worker there is no measurement")]
-fn measure(
-    plan: &Plan,
-    server: &(Protocol, String),
-    placement: Placement,
-    bytes: usize,
-    concurrency: usize,
-) -> Result<Costs, BenchError> {
-    let payload = Arc::new(Payload::new(plan, server, placement, bytes)?);
-    let shared = Arc::new(Shared::default());
-    let workers: Vec<JoinHandle<io::Result<Vec<Sample>>>> = (0..concurrency)
-        .map(|_| {
-            let (server, payload, shared) = (server.clone(), Arc::clone(&payload), Arc::clone(&shared));
-            spawn(move || {
-                let outcome = connect(&server, payload).and_then(|mut one| work(one.as_mut(), &shared));
-                // The failure of one worker ends the measurement, because the load would be different without it.
-                shared.stop.fetch_or(outcome.is_err(), Ordering::Relaxed);
-                outcome
-            })
-        })
-        .collect();
-
-    wait(&shared, plan.warm_up, concurrency);
-    let (server_pids, me) = (cpu::with_descendants(&plan.pids), [std::process::id()]);
-    let (from, server_before, client_before) = (Instant::now(), cpu::used_us(&server_pids), cpu::used_us(&me));
-    wait(&shared, plan.length, plan.requests_min);
-    let (to, server_after, client_after) = (Instant::now(), cpu::used_us(&server_pids), cpu::used_us(&me));
-    shared.stop.store(true, Ordering::Relaxed);
-
-    let mut took = Vec::new();
-    let mut failure = None;
-    for worker in workers {
-        match worker.join().unwrap_or_else(|_| Err(io::Error::other("a worker panicked"))) {
-            Ok(samples) => took.extend(samples.iter().filter(|s| s.end > from && s.end <= to).map(|s| s.took)),
-            Err(reason) => failure = Some(reason),
-        }
-    }
-    let ended = Arc::into_inner(payload).map_or(Ok(()), Payload::end);
-    if let Some(reason) = failure {
-        return Err(match reason.kind() {
-            io::ErrorKind::InvalidData => BenchError::Refused(reason.to_string()),
-            _ => tried(format!("{} at {}", server.0.name(), server.1))(reason),
+impl Load {
+    /// Starts `workers` workers, and more of them up to `workers_max` when requests are due and none is free. They connect, and wait until requests may begin.
+    pub(crate) fn start(
+        linker: Linker,
+        pace: Pace,
+        (workers, workers_max): (usize, usize),
+        sequences: Option<Sequences>,
+        keeps_each: bool,
+    ) -> Load {
+        let steps = linker.steps();
+        let shared = Arc::new(Shared {
+            linker,
+            pace,
+            sequences: sequences.map(std::sync::Mutex::new),
+            step: AtomicUsize::new(0),
+            steps,
+            workers_max,
+            records: Records::default(),
+            done: AtomicU64::new(0),
+            allowed: AtomicU64::new(0),
+            failure: std::sync::Mutex::default(),
+            workers: std::sync::Mutex::default(),
+            idle: AtomicUsize::new(0),
+            keeps_each,
+            permits: Permits::default(),
         });
+        (0..workers).for_each(|_| worker::start(&shared));
+        Load { shared }
     }
-    ended?;
-    took.sort_unstable();
-    Ok(Costs {
-        seconds: (to - from).as_secs_f64(),
-        took,
-        server_cpu_us: (!server_pids.is_empty()).then_some(server_after - server_before),
-        client_cpu_us: client_after - client_before,
-    })
-}
 
-fn connect((protocol, address): &(Protocol, String), payload: Arc<Payload>) -> io::Result<Box<dyn Exchange>> {
-    Ok(match protocol {
-        Protocol::Http => Box::new(http::Connection::new(address, payload)?),
-        Protocol::Grpc => Box::new(grpc::Connection::new(address, payload)?),
-    })
-}
-
-fn work(connection: &mut dyn Exchange, shared: &Shared) -> io::Result<Vec<Sample>> {
-    let mut samples = Vec::with_capacity(1 << 16);
-    while !shared.stop.load(Ordering::Relaxed) {
-        let start = Instant::now();
-        connection.once()?;
-        let end = Instant::now();
-        samples.push(Sample { end, took: end - start });
-        shared.done.fetch_add(1, Ordering::Relaxed);
+    /// Lets so many more requests begin.
+    pub(crate) fn allow(&self, requests: u64) {
+        self.shared.pace.restart();
+        self.shared.allowed.fetch_add(requests, Ordering::Relaxed);
+        self.shared.permits.allow(requests);
     }
-    Ok(samples)
-}
 
-/// Waits until this time has passed and this many requests have ended, or a worker has failed.
-#[expect(clippy::disallowed_methods, reason = "the main thread has nothing else to do")]
-fn wait(shared: &Shared, length: Duration, requests: usize) {
-    let (since, first) = (Instant::now(), shared.done.load(Ordering::Relaxed));
-    while !shared.stop.load(Ordering::Relaxed)
-        && (since.elapsed() < length || shared.done.load(Ordering::Relaxed) < first + requests)
-    {
-        sleep(LOOK_EVERY.max(length / 100));
+    /// Lets all further requests begin.
+    pub(crate) fn allow_all(&self) {
+        self.shared.pace.restart();
+        self.shared.permits.allow_all();
+    }
+
+    /// Requests that ended so far.
+    pub(crate) fn done(&self) -> u64 {
+        self.shared.done.load(Ordering::Relaxed)
+    }
+
+    /// Requests that may begin until now, unless all may.
+    pub(crate) fn allowed(&self) -> u64 {
+        self.shared.allowed.load(Ordering::Relaxed)
+    }
+
+    /// What was recorded since the last call.
+    pub(crate) fn take(&self) -> Record {
+        self.shared.records.take()
+    }
+
+    /// Why a worker gave up, if one did.
+    pub(crate) fn failure(&self) -> Option<String> {
+        lock(&self.shared.failure).clone()
+    }
+
+    /// Stops the workers, and waits until their requests have ended.
+    pub(crate) fn stop(self) {
+        self.shared.permits.close();
+        loop {
+            let worker = lock(&self.shared.workers).pop();
+            let Some(worker) = worker else { return };
+            // A worker that panicked has nothing to add.
+            let _ = worker.join();
+        }
     }
 }

@@ -47,6 +47,7 @@ pub(crate) fn commands() -> Vec<Command> {
         of_usage("drain", drain::USAGE),
         of_usage("ready", ready::USAGE),
         of_usage("top", top::USAGE),
+        Command { name: "bench", words: Vec::new(), options: nerite_bench::options() },
         of_usage("model", model::USAGE),
         plain("completions", SHELLS),
         plain("man", &[]),

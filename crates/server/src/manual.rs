@@ -59,6 +59,7 @@ fn page() -> String {
         };
         page.push_str(&format!(".TP\n\\fB\\-\\-{}\\fR{value}\n{}\n", escaped(flag.name), escaped(flag.about)));
     }
+    let bench = nerite_bench::usage();
     for (name, usage) in [
         ("SHM", shm::USAGE),
         ("DOCTOR", doctor::USAGE),
@@ -67,6 +68,7 @@ fn page() -> String {
         ("DRAIN", drain::USAGE),
         ("READY", ready::USAGE),
         ("TOP", top::USAGE),
+        ("BENCH", &bench),
         ("MODEL", model::USAGE),
     ] {
         page.push_str(&format!(".SH NERITE {name}\n"));

@@ -61,7 +61,7 @@ fn fault(name: &str, layer: Option<u32>, other: &str, other_layer: Option<u32>) 
         return Some(format!("`{name}` is a front end and asks `api`, never `engine`"));
     }
     if SIDE.contains(&other) {
-        let allowed = PROGRAMS.contains(&name) && other == "client";
+        let allowed = PROGRAMS.contains(&name) && other == "client" || (name, other) == ("server", "bench");
         return (!allowed).then(|| format!("`{other}` stands beside the server; `{name}` cannot see it"));
     }
     if SIDE.contains(&name) {
@@ -146,7 +146,8 @@ mod tests {
         check_edge(("client", 9), ("backend", 4), false);
         check_edge(("bench", 9), ("client", 9), true);
         check_edge(("server", 9), ("client", 9), true);
-        check_edge(("server", 9), ("bench", 9), false);
+        check_edge(("server", 9), ("bench", 9), true);
+        check_edge(("page", 9), ("bench", 9), false);
         check_edge(("session", 8), ("client", 4), false);
     }
 

@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use nerite_client::Region;
 
-use crate::error::{BenchError, tried};
-use crate::report::percentile_us;
-use crate::socket::Socket;
+use super::error::{BenchError, tried};
+use super::report::percentile_us;
 
 const COPY_TIME: Duration = Duration::from_secs(1);
 const COPIES_MIN: usize = 10;
@@ -79,7 +78,7 @@ fn round_trips(listener: &UnixListener) -> std::io::Result<Vec<Duration>> {
 /// The other process: sends back what it gets until the connection ends.
 pub(crate) fn echo(path: &Path) -> Result<(), BenchError> {
     let socket = UnixStream::connect(path).map_err(tried(format!("cannot connect to {}", path.display())))?;
-    let (mut socket, mut message) = (Socket::Unix(socket), [0; MESSAGE_BYTES]);
+    let (mut socket, mut message) = (socket, [0; MESSAGE_BYTES]);
     while socket.read_exact(&mut message).and_then(|()| socket.write_all(&message)).is_ok() {}
     Ok(())
 }

@@ -12,7 +12,6 @@ const WINDOW_BYTES_MAX: u32 = i32::MAX as u32;
 const FRAME_BYTES_MAX: u32 = 1 << 20;
 const TABLE_BYTES_DEFAULT: u32 = 4096;
 
-const PATH: &str = "/inference.GRPCInferenceService/ModelInfer";
 const CONTENT_TYPE: &str = "application/grpc";
 
 /// The type of a frame.
@@ -111,28 +110,51 @@ pub(super) fn greeting() -> Vec<u8> {
     out
 }
 
-/// The headers of a request. The first request contains them and makes the server remember them (`spell`, `index`). Later requests refer to them, as
-/// those of real clients do.
-pub(super) fn headers(stream: u32, spell: bool, index: bool, authority: &str) -> Vec<u8> {
-    // From the fixed table: `:method: POST`, `:scheme: http`.
-    let mut block = vec![0x83, 0x86];
-    if spell {
-        // Names from the fixed table: 4 is `:path`, 1 `:authority`, 31 `content-type`; `te` has none.
-        let (form, bits) = if index { (0x40, 6) } else { (0x00, 4) };
-        for (name, value) in [(4, PATH), (1, authority), (31, CONTENT_TYPE)] {
-            integer(&mut block, form, bits, name);
-            text(&mut block, value);
-        }
-        block.push(form);
-        text(&mut block, "te");
-        text(&mut block, "trailers");
-    } else {
-        // The dynamic table counts from 62, the last one entered first.
-        block.extend([65, 64, 63, 62].map(|at: u8| at + 0x80));
+/// The headers of the requests of a connection, which are the same for each.
+#[derive(Clone, Debug)]
+pub struct Headers {
+    scheme: &'static str,
+    /// Entries that name a header of the fixed table by its number, with their values.
+    known: Vec<(usize, String)>,
+    /// Further ones.
+    other: Vec<(String, String)>,
+}
+
+impl Headers {
+    /// Of calls of the method at `path`, such as `/inference.GRPCInferenceService/ModelInfer`.
+    pub fn new(path: &str, authority: &str, is_tls: bool, other: &[(String, String)]) -> Headers {
+        // Names from the fixed table: 4 is `:path`, 1 `:authority`, 31 `content-type`.
+        let known = [(4, path), (1, authority), (31, CONTENT_TYPE)].map(|(name, value)| (name, value.to_owned()));
+        let te = ("te".to_owned(), "trailers".to_owned());
+        let other = std::iter::once(te).chain(other.iter().map(|(name, value)| (name.to_lowercase(), value.clone())));
+        Headers { scheme: if is_tls { "https" } else { "http" }, known: known.into(), other: other.collect() }
     }
-    let mut out = head(Kind::HEADERS, END_HEADERS, stream, block.len()).to_vec();
-    out.extend(block);
-    out
+
+    /// The frame of a request. The first request contains all headers and makes the server remember them (`spells`, `indexes`). Later requests refer to
+    /// them, as those of real clients do.
+    pub(super) fn frame(&self, stream: u32, spells: bool, indexes: bool) -> Vec<u8> {
+        // From the fixed table: `:method: POST`, and `:scheme: http` or `:scheme: https`.
+        let mut block = vec![0x83, if self.scheme == "https" { 0x87 } else { 0x86 }];
+        if spells {
+            let (form, bits) = if indexes { (0x40, 6) } else { (0x00, 4) };
+            for (name, value) in &self.known {
+                integer(&mut block, form, bits, *name);
+                text(&mut block, value);
+            }
+            for (name, value) in &self.other {
+                block.push(form);
+                text(&mut block, name);
+                text(&mut block, value);
+            }
+        } else {
+            // The dynamic table counts from 62, the last one entered first.
+            let count = self.known.len() + self.other.len();
+            (0..count).rev().for_each(|at| integer(&mut block, 0x80, 7, 62 + at));
+        }
+        let mut out = head(Kind::HEADERS, END_HEADERS, stream, block.len()).to_vec();
+        out.extend(block);
+        out
+    }
 }
 
 /// A number whose first `bits` bits share a byte with `form`.
@@ -181,9 +203,9 @@ mod tests {
 
     #[test]
     fn a_later_request_refers_to_the_first() {
-        let later = headers(3, false, true, "a:1");
-        assert_eq!(later[HEAD_BYTES..], [0x83, 0x86, 0xc1, 0xc0, 0xbf, 0xbe]);
-        assert!(headers(1, true, true, "a:1").len() > 60);
+        let headers = Headers::new("/inference.GRPCInferenceService/ModelInfer", "a:1", false, &[]);
+        assert_eq!(headers.frame(3, false, true)[HEAD_BYTES..], [0x83, 0x86, 0xc1, 0xc0, 0xbf, 0xbe]);
+        assert!(headers.frame(1, true, true).len() > 60);
     }
 
     #[test]

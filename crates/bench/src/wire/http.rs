@@ -1,54 +1,57 @@
-//! How is an HTTP request sent and its answer skipped?
+//! How is an HTTP request sent, and its response read to the end?
 
-use std::io::{Error, ErrorKind, Read, Result, Write};
-use std::sync::Arc;
+use std::io::{ErrorKind, Read, Result, Write};
+use std::time::Instant;
 
-use crate::exchange::Exchange;
-use crate::payload::Payload;
-use crate::socket::Socket;
+use super::{Connection, Endpoint, Socket, Times, bad};
 
 const BUFFER_BYTES: usize = 256 << 10;
 /// The most bytes of a refusal's text that are kept.
-const WORDS_MAX: usize = 500;
+const REFUSAL_BYTES_MAX: usize = 500;
 
-/// One connection that sends the same request again and again.
-pub(crate) struct Connection {
+/// One connection of HTTP/1.1.
+pub struct Http {
     socket: Socket,
-    payload: Arc<Payload>,
     buffer: Vec<u8>,
 }
 
-impl Connection {
-    pub(crate) fn new(address: &str, payload: Arc<Payload>) -> Result<Connection> {
-        Ok(Connection { socket: Socket::connect(address)?, payload, buffer: vec![0; BUFFER_BYTES] })
+impl Http {
+    /// Connects to the server.
+    pub fn connect(endpoint: &Endpoint) -> Result<Http> {
+        Ok(Http { socket: Socket::connect(endpoint)?, buffer: vec![0; BUFFER_BYTES] })
     }
 
-    /// Reads until the head is complete. Returns its length and the number of bytes read so far.
-    fn head(&mut self) -> Result<(usize, usize)> {
-        let mut have = 0;
+    /// Reads until the head is complete. Returns its length, the number of bytes read so far, and when the first of them was.
+    fn head(&mut self) -> Result<(usize, usize, Instant)> {
+        let (mut have, mut first) = (0, None);
         loop {
             let room = self.buffer.get_mut(have..).filter(|room| !room.is_empty());
             let read = self.socket.read(room.ok_or_else(|| bad("an endless head"))?)?;
             if read == 0 {
                 return Err(ErrorKind::UnexpectedEof.into());
             }
+            let first = *first.get_or_insert_with(Instant::now);
             have += read;
             if let Some(at) = self.buffer[..have].windows(4).position(|four| four == b"\r\n\r\n") {
-                return Ok((at + 4, have));
+                return Ok((at + 4, have, first));
             }
         }
     }
 }
 
-impl Exchange for Connection {
-    fn once(&mut self) -> Result<()> {
-        self.socket.write_all(&self.payload.bytes)?;
-        let (head_len, have) = self.head()?;
-        let (ok, body_len) = parse(&self.buffer[..head_len]).ok_or_else(|| bad("a head without a length"))?;
+impl Connection for Http {
+    fn exchange(&mut self, request: &[u8]) -> Result<Times> {
+        let start = Instant::now();
+        self.socket.write_all(request)?;
+        self.socket.flush()?;
+        let sent = Instant::now();
+        let (head_len, have, first) = self.head()?;
+        let (is_ok, body_len) = parse(&self.buffer[..head_len]).ok_or_else(|| bad("a head without a length"))?;
         let mut left = (head_len + body_len).saturating_sub(have);
-        if !ok {
-            let words = String::from_utf8_lossy(&self.buffer[..have.min(WORDS_MAX)]).into_owned();
-            return Err(bad(&words));
+        if !is_ok {
+            // A refusal is short, so its body has mostly come with its head.
+            let text = String::from_utf8_lossy(&self.buffer[head_len..have.min(head_len + REFUSAL_BYTES_MAX)]);
+            return Err(bad(&text));
         }
         while left > 0 {
             let room = left.min(self.buffer.len());
@@ -57,7 +60,7 @@ impl Exchange for Connection {
                 read => left -= read,
             }
         }
-        Ok(())
+        Ok(Times { start, sent, first, end: Instant::now(), requests: 1, responses: 1 })
     }
 }
 
@@ -65,16 +68,12 @@ impl Exchange for Connection {
 fn parse(head: &[u8]) -> Option<(bool, usize)> {
     let head = std::str::from_utf8(head).ok()?;
     let mut lines = head.split("\r\n");
-    let ok = lines.next()?.split(' ').nth(1)? == "200";
+    let is_ok = lines.next()?.split(' ').nth(1)? == "200";
     let length = lines.find_map(|line| {
         let (name, value) = line.split_once(':')?;
         if name.eq_ignore_ascii_case("content-length") { value.trim().parse().ok() } else { None }
     });
-    Some((ok, length?))
-}
-
-fn bad(what: &str) -> Error {
-    Error::new(ErrorKind::InvalidData, what)
+    Some((is_ok, length?))
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use nerite_client::{DataType, Region, RegionRef, grpc, http};
 use prost::Message;
 use tokio::runtime::Runtime;
 
-use crate::args::{Placement, Plan, Protocol};
-use crate::error::{BenchError, tried};
+use super::args::{Placement, Plan, Protocol};
+use super::error::{BenchError, tried};
 
 /// Bytes of a region that no request uses.
 const OTHER_BYTES: usize = 4096;

@@ -1,14 +1,11 @@
-//! How is a gRPC request sent and its answer skipped?
+//! How is a gRPC request sent, and its response read to the end?
 
-mod frames;
+use std::io::{ErrorKind, IoSlice, Read, Result, Write};
+use std::time::Instant;
 
-use std::io::{Error, ErrorKind, IoSlice, Read, Result, Write};
-use std::sync::Arc;
-
-use self::frames::{Frame, HEAD_BYTES, Kind, Settings};
-use crate::exchange::Exchange;
-use crate::payload::Payload;
-use crate::socket::Socket;
+use super::frames::{self, Frame, HEAD_BYTES, Headers, Kind, Settings};
+use super::{Connection, Endpoint, Socket, Times, bad};
+use crate::options::Compression;
 
 const BUFFER_BYTES: usize = 256 << 10;
 /// The bytes that a peer may send before it gets our settings and window updates.
@@ -17,12 +14,13 @@ const WINDOW_DEFAULT: i64 = 65_535;
 const REOPEN_BYTES: u32 = 512 << 20;
 /// Frames that go out in one call.
 const FRAMES_MAX: usize = 32;
+/// Bytes before a message: whether it is compressed, and its length.
+pub(super) const MESSAGE_HEAD_BYTES: usize = 5;
 
-/// One connection that repeats the same request, each time on a new stream.
-pub(crate) struct Connection {
+/// One connection of HTTP/2, with one stream at a time.
+pub struct Grpc {
     socket: Socket,
-    payload: Arc<Payload>,
-    authority: String,
+    headers: Headers,
     buffer: Vec<u8>,
     /// The part of `buffer` that is read from the socket but not yet looked at.
     unread: std::ops::Range<usize>,
@@ -30,19 +28,19 @@ pub(crate) struct Connection {
     /// What may be sent on all streams together, and on the one under way.
     window: i64,
     stream_window: i64,
-    stream: u32,
+    pub(super) stream: u32,
     received: u32,
 }
 
-impl Connection {
-    pub(crate) fn new(address: &str, payload: Arc<Payload>) -> Result<Connection> {
-        let mut socket = Socket::connect(address)?;
+impl Grpc {
+    /// Connects to the server. Each request sends `headers`.
+    pub fn connect(endpoint: &Endpoint, headers: Headers) -> Result<Grpc> {
+        let mut socket = Socket::connect(endpoint)?;
         socket.write_all(&frames::greeting())?;
-        let authority = if address.starts_with("unix:") { "localhost" } else { address };
-        let mut connection = Connection {
+        socket.flush()?;
+        let mut connection = Grpc {
             socket,
-            payload,
-            authority: authority.to_owned(),
+            headers,
             buffer: vec![0; BUFFER_BYTES],
             unread: 0..0,
             settings: Settings::default(),
@@ -58,13 +56,17 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Sends the message in as few calls as windows and frame size allow.
-    fn send(&mut self) -> Result<()> {
-        let payload = Arc::clone(&self.payload);
-        let first = self.stream == 1;
-        let mut head =
-            frames::headers(self.stream, first || !self.settings.indexes, self.settings.indexes, &self.authority);
-        let mut rest = payload.bytes.as_slice();
+    /// Begins the next stream. Returns the frame with its headers.
+    pub(super) fn begin(&mut self) -> Vec<u8> {
+        self.stream = self.stream.wrapping_add(2);
+        self.stream_window = self.settings.window_bytes.into();
+        let is_first = self.stream == 1;
+        self.headers.frame(self.stream, is_first || !self.settings.indexes, self.settings.indexes)
+    }
+
+    /// Sends `head`, and a message on the present stream in as few calls as windows and frame size allow. `ends`: nothing follows on the stream.
+    pub(super) fn send(&mut self, mut head: Vec<u8>, message: &[u8], ends: bool) -> Result<()> {
+        let mut rest = message;
         while !rest.is_empty() {
             while self.window.min(self.stream_window) <= 0 {
                 self.next()?;
@@ -76,7 +78,7 @@ impl Connection {
                 let (piece, later) = rest.split_at(rest.len().min(room as usize));
                 self.window -= piece.len() as i64;
                 self.stream_window -= piece.len() as i64;
-                heads.push(frames::head(Kind::DATA, u8::from(later.is_empty()), self.stream, piece.len()));
+                heads.push(frames::head(Kind::DATA, u8::from(ends && later.is_empty()), self.stream, piece.len()));
                 pieces.push(piece);
                 rest = later;
             }
@@ -86,16 +88,21 @@ impl Connection {
                 .extend(heads.iter().zip(&pieces).flat_map(|(head, piece)| [IoSlice::new(head), IoSlice::new(piece)]));
             write_all(&mut self.socket, &mut slices)?;
         }
-        Ok(())
+        self.socket.flush()
     }
 
-    /// Reads one frame, applies it to the connection, and returns its kind.
+    /// Reads one frame, and applies it to the connection.
     fn next(&mut self) -> Result<Frame> {
+        self.next_kept(None)
+    }
+
+    /// As [`Grpc::next`]. The bytes of messages are added to `messages`, or skipped.
+    pub(super) fn next_kept(&mut self, messages: Option<&mut Vec<u8>>) -> Result<Frame> {
         self.fill(HEAD_BYTES)?;
         let frame = Frame::read(&self.buffer[self.unread.start..][..HEAD_BYTES]);
         self.unread.start += HEAD_BYTES;
         if frame.kind == Kind::DATA {
-            self.skip(frame.len)?;
+            self.take_data(frame.len, messages)?;
         } else {
             self.fill(frame.len)?;
             let at = self.unread.start..self.unread.start + frame.len;
@@ -159,48 +166,87 @@ impl Connection {
         Ok(())
     }
 
-    /// Skips `len` bytes of a tensor, and enlarges the connection's window in time.
-    fn skip(&mut self, len: usize) -> Result<()> {
+    /// Takes `len` bytes of a message, and enlarges the windows in time.
+    fn take_data(&mut self, len: usize, mut messages: Option<&mut Vec<u8>>) -> Result<()> {
+        let is_kept = messages.is_some();
+        let mut keep = |bytes: &[u8]| {
+            if let Some(messages) = messages.as_mut() {
+                messages.extend_from_slice(bytes);
+            }
+        };
         let here = len.min(self.unread.len());
+        keep(&self.buffer[self.unread.start..][..here]);
         self.unread.start += here;
         let mut left = len - here;
         while left > 0 {
             let room = left.min(self.buffer.len());
             match self.socket.read(&mut self.buffer[..room])? {
                 0 => return Err(ErrorKind::UnexpectedEof.into()),
-                read => left -= read,
+                read => {
+                    keep(&self.buffer[..read]);
+                    left -= read;
+                }
             }
         }
         self.received += len as u32;
         if self.received > REOPEN_BYTES {
-            let mut update = frames::head(Kind::WINDOW_UPDATE, 0, 0, 4).to_vec();
-            update.extend(self.received.to_be_bytes());
+            // The stream of a unary call is too short for this. That of kept messages is the only one of its connection.
+            for stream in [0, self.stream].into_iter().take(if is_kept { 2 } else { 1 }) {
+                let mut update = frames::head(Kind::WINDOW_UPDATE, 0, stream, 4).to_vec();
+                update.extend(self.received.to_be_bytes());
+                self.socket.write_all(&update)?;
+            }
             self.received = 0;
-            self.socket.write_all(&update)?;
         }
         Ok(())
     }
 }
 
-impl Exchange for Connection {
-    fn once(&mut self) -> Result<()> {
-        self.stream = self.stream.wrapping_add(2);
-        self.stream_window = self.settings.window_bytes.into();
-        self.send()?;
-        let mut answered = false;
+impl Connection for Grpc {
+    fn exchange(&mut self, request: &[u8]) -> Result<Times> {
+        let start = Instant::now();
+        let head = self.begin();
+        self.send(head, request, true)?;
+        let sent = Instant::now();
+        let (mut first, mut is_answered) = (None, false);
         loop {
             let frame = self.next()?;
             if frame.stream != self.stream {
                 continue;
             }
-            answered |= frame.kind == Kind::DATA && frame.len > 0;
+            let first = *first.get_or_insert_with(Instant::now);
+            is_answered |= frame.kind == Kind::DATA && frame.len > 0;
             let ends = matches!(frame.kind, Kind::DATA | Kind::HEADERS) && frame.flags & frames::END_STREAM != 0;
+            if ends && is_answered {
+                return Ok(Times { start, sent, first, end: Instant::now(), requests: 1, responses: 1 });
+            }
             if ends {
                 // A refusal has only headers. Its text is compressed there, and is not read here.
-                return if answered { Ok(()) } else { Err(bad("a refusal without a message")) };
+                return Err(bad("the server refused a request"));
             }
         }
     }
+}
+
+/// A message with what gRPC puts before it: whether it is compressed, and its length.
+pub(crate) fn framed(message: &[u8], compression: Compression) -> Vec<u8> {
+    let compressed = match compression {
+        Compression::None => None,
+        Compression::Gzip => {
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+            encoder.write_all(message).and_then(|()| encoder.finish()).ok()
+        }
+        Compression::Deflate => {
+            let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
+            encoder.write_all(message).and_then(|()| encoder.finish()).ok()
+        }
+    };
+    let body = compressed.as_deref().unwrap_or(message);
+    let mut framed = Vec::with_capacity(body.len() + MESSAGE_HEAD_BYTES);
+    framed.push(u8::from(compressed.is_some()));
+    framed.extend((body.len() as u32).to_be_bytes());
+    framed.extend(body);
+    framed
 }
 
 fn write_all(socket: &mut Socket, mut slices: &mut [IoSlice<'_>]) -> Result<()> {
@@ -213,6 +259,18 @@ fn write_all(socket: &mut Socket, mut slices: &mut [IoSlice<'_>]) -> Result<()> 
     Ok(())
 }
 
-fn bad(what: &str) -> Error {
-    Error::new(ErrorKind::InvalidData, what)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_carries_its_length_and_whether_it_is_compressed() {
+        assert_eq!(framed(b"abc", Compression::None), [0, 0, 0, 0, 3, b'a', b'b', b'c']);
+        let zeros = framed(&[0; 1000], Compression::Gzip);
+        assert_eq!(
+            (zeros[0], zeros.len() - 5),
+            (1, u32::from_be_bytes([zeros[1], zeros[2], zeros[3], zeros[4]]) as usize)
+        );
+        assert!(zeros.len() < 100);
+    }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::error::BenchError;
+use super::error::BenchError;
 
 pub(crate) const USAGE: &str = "\
 Usage: nerite-bench [load] [options]       requests in a closed loop, one line per combination

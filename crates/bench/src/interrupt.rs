@@ -1,0 +1,36 @@
+//! Does the user want to end the measurement?
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether Ctrl-C was pressed, or the program was told to end. What was measured until then is reported, and the shared memory is given back.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// Watches for SIGINT and SIGTERM from now on.
+    pub(crate) fn watch() -> Result<Interrupt, String> {
+        let interrupt = Interrupt::default();
+        let flag = Arc::clone(&interrupt.0);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| format!("cannot start a runtime: {error}"))?;
+        let thread = std::thread::Builder::new().name("bench-signals".to_owned()).spawn(move || {
+            let waited = runtime.block_on(async {
+                let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+                tokio::select! {
+                    pressed = tokio::signal::ctrl_c() => pressed,
+                    _ = terminate.recv() => Ok(()),
+                }
+            });
+            // Without signals the measurement goes on as it would otherwise.
+            if waited.is_ok() {
+                flag.store(true, Ordering::Relaxed);
+            }
+        });
+        thread.map(|_| interrupt).map_err(|error| format!("no thread for signals: {error}"))
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}

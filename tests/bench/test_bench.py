@@ -1,0 +1,137 @@
+"""Does `nerite bench` measure what it says it does, in each of its ways?
+
+Nothing here asserts speed: that every request was answered, that both sides counted the same requests, and that nothing stays behind.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+
+import numpy as np
+import pytest
+import servers
+import tritonclient.http
+from clients import HttpClient
+
+REQUESTS = 60
+LIMIT_S = 120
+
+
+def bench(server, *options: str, protocol: str = "http") -> dict:
+    """The first point of the measurement of a fixed number of requests."""
+    url = server.grpc if protocol == "grpc" else server.http
+    words = [str(servers.nerite_binary()), "bench", "-u", url, "-i", protocol, f"--request-count={REQUESTS}", "--json", *options]
+    environment = {**os.environ, "NERITE_SESSION_SOCKET": str(getattr(server, "session_socket", ""))}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, env=environment)
+    assert done.returncode == 0, done.stderr
+    (point,) = json.loads(done.stdout)["points"]
+    assert point["client"]["requests"] == REQUESTS
+    assert point["server"]["failures"] == 0
+    return point
+
+
+WAYS = [
+    ("http", "-m", "simple", "-b", "4"),
+    ("http", "-m", "simple", "--shared-memory=system", "--concurrency-range=4"),
+    ("http", "-m", "simple", "--input-tensor-format=json", "--output-tensor-format=json"),
+    ("http", "-m", "identity_bytes", "--shape=INPUT0:8", "--string-length=16"),
+    ("http", "-m", "versioned", "-x", "1", "--shape=INPUT0:4"),
+    ("http", "-m", "simple", "--request-rate-range=500"),
+    ("grpc", "-m", "simple", "--concurrency-range=4"),
+    ("grpc", "-m", "simple", "--shared-memory=system"),
+    ("grpc", "-m", "simple", "--streaming"),
+    ("grpc", "-m", "simple", "--streaming", "--shared-memory=system", "--concurrency-range=2"),
+    ("grpc", "-m", "simple", "--grpc-compression-algorithm=gzip"),
+    ("grpc", "-m", "simple", "--grpc-compression-algorithm=deflate"),
+    ("grpc", "-m", "simple", "--request-rate-range=500", "--request-distribution=poisson"),
+    # Larger than the window that a client of HTTP/2 has at first.
+    ("grpc", "-m", "identity_fp32", "--shape=INPUT0:1048576"),
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: " ".join(way))
+def test_each_request_is_counted_by_both_sides(server, way):
+    protocol, *options = way
+    point = bench(server, *options, protocol=protocol)
+    rows = 4 if "-b" in options else 1
+    # One more was sent before the load, to learn of a refusal with its reason.
+    assert point["server"]["successes"] == REQUESTS
+    assert point["server"]["inferences"] == REQUESTS * rows
+    assert point["client"]["latency"]["min_us"] > 0
+    assert HttpClient(server.http).status("system") == []
+
+
+def test_a_decoupled_model_has_responses_without_number(server, tmp_path):
+    steps = [{"IN": [7, 8, 9], "DELAY": [0, 0, 0]}]
+    data = tmp_path / "data.json"
+    data.write_text(json.dumps({"data": steps}))
+    point = bench(server, "-m", "repeat_int32", "--streaming", "--shape=IN:3", "--shape=DELAY:3", "--input-data", str(data), protocol="grpc")
+    client = point["client"]
+    assert round(client["responses_per_second"] * client["seconds"]) == 3 * REQUESTS
+
+
+def test_sequences_start_and_end(server):
+    """The server would refuse a request of a sequence that has not started."""
+    options = ["--sequence-length=5", "--sequence-length-variation=0", "--concurrency-range=2"]
+    point = bench(server, "-m", "sequence_int32", *options, protocol="grpc")
+    assert point["client"]["sequences"] >= REQUESTS // 5 - 2
+
+
+def test_input_data_is_read_from_a_folder(server, tmp_path):
+    (tmp_path / "INPUT0").write_text("first\nsecond\n")
+    bench(server, "-m", "identity_bytes", "--shape=INPUT0:2", f"--input-data={tmp_path}")
+
+
+def test_the_steps_of_an_ensemble_are_listed(server):
+    point = bench(server, "-m", "chain", "--shape=INPUT0:16")
+    steps = point["server"]["composing_models"]
+    assert steps and all(step["inferences"] >= REQUESTS for step in steps)
+
+
+def test_regions_of_others_stay(server):
+    with tritonclient.http.InferenceServerClient(server.http) as client:
+        path = pathlib.Path("/dev/shm/nerite_test_bench_other")
+        path.write_bytes(np.ones(4, np.float32).tobytes())
+        try:
+            client.register_system_shared_memory("other", path.name, 16)
+            bench(server, "-m", "simple", "--shared-memory=system")
+            assert [region["name"] for region in HttpClient(server.http).status("system")] == ["other"]
+        finally:
+            client.unregister_system_shared_memory("other")
+            path.unlink()
+
+
+def test_ctrl_c_ends_with_a_report_and_leaves_nothing(server):
+    words = [str(servers.nerite_binary()), "bench", "-m", "simple", "-u", server.http, "--shared-memory=system", "-v", "-s", "0", "-r", "100000", "-p", "50"]
+    running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        for line in running.stdout:
+            if "Pass [" in line:
+                break
+        running.send_signal(signal.SIGINT)
+        rest, _ = running.communicate(timeout=LIMIT_S)
+    finally:
+        running.kill()
+    assert "Throughput:" in rest and running.returncode == 2
+    assert HttpClient(server.http).status("system") == []
+    assert not list(pathlib.Path("/dev/shm").glob(f"nerite_bench_{running.pid}*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "text"),
+    [
+        (["-m", "nope"], 99, "'nope'"),
+        (["-m", "identity_fp32"], 99, "--shape INPUT0:d1,d2"),
+        (["-m", "simple", "-b", "1000"], 99, "batch-size must be <="),
+        ([], 3, "no model; name one with -m"),
+        (["-m", "simple", "--fast"], 3, "there is no option '--fast'"),
+        (["-m", "simple", "--concurrency-range=1:0"], 3, "-l MS"),
+        (["-m", "simple", "--service-kind=openai"], 3, "--service-kind is triton"),
+    ],
+)
+def test_what_is_wrong_is_named(server, options, code, text):
+    words = [str(servers.nerite_binary()), "bench", "-u", server.http, *options]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == code and text in done.stderr, done.stderr
