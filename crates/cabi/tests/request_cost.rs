@@ -1,6 +1,6 @@
 //! How often is memory allocated, and how many locks are taken, for one request through the C interface?
 //!
-//! The work of the server before and after the run is not counted: that is in `crates/server/tests/request_cost.rs`.
+//! The work of the server before and after the run is not counted: that is in `crates/server/tests/request_counts`.
 //! `cargo test -p nerite-cabi --test request_cost -- --nocapture` prints the numbers; those of locks by line.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 

@@ -26,7 +26,7 @@ static IS_TRACING: AtomicBool = AtomicBool::new(false);
 static TRACED: Mutex<Vec<Backtrace>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// Whether allocations of this thread are not counted. It is also true while a stack is captured, because that allocates.
+    /// Whether allocations and copies of this thread are not counted. It is also true while a stack is captured, because that allocates.
     static IS_EXEMPT: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -39,9 +39,14 @@ pub fn allocations() -> usize {
     ALLOCATIONS.load(Ordering::SeqCst)
 }
 
-/// Stops counting the allocations of this thread. Call it on the threads of a test's client, which is not part of the server.
+/// Stops counting the allocations and the copies of this thread. Call it on the threads of a test's client, which is not part of the server.
 pub fn exempt_this_thread() {
     IS_EXEMPT.set(true);
+}
+
+/// Whether this thread is not counted.
+pub(crate) fn is_exempt() -> bool {
+    IS_EXEMPT.get()
 }
 
 /// Starts to keep the stack of each counted allocation, until [`traced_allocations`] is called.

@@ -73,6 +73,7 @@ nerite serves models to programs on the same host through shared memory, and to 
   nerite drain [--pid N]                        make a running server drain before it is stopped; `nerite drain --help`
   nerite ready [URL]                            ask a running server whether it is ready; ends with 0 or 1
   nerite top [--url URL] [--once]               watch a running server's models, queues, copies and shared memory
+  nerite bench -m MODEL [options]               measure a model of a running server; `nerite bench --help`
   nerite model run DIR [options]                run a Python model in the terminal; `nerite model --help`
   nerite completions bash|zsh|fish              print what a shell completes commands and flags by
   nerite man                                    print the manual page
@@ -116,7 +117,8 @@ fn run_as(program: Option<&OsStr>, words: &[String]) -> ExitCode {
     }
 }
 
-fn run(command: &str, rest: &[String]) -> ExitCode {
+/// Runs a command, with the words that follow it.
+pub fn run(command: &str, rest: &[String]) -> ExitCode {
     match command {
         "serve" => serve::main(Command::Serve, rest),
         "shm" => shm::main(rest),
@@ -126,6 +128,7 @@ fn run(command: &str, rest: &[String]) -> ExitCode {
         "drain" => drain::main(rest),
         "ready" => ready::main(rest),
         "top" => top::main(rest),
+        "bench" => nerite_bench::main(rest),
         "model" => model::main(rest),
         "completions" => completions::main(rest),
         "man" => manual::main(rest),

@@ -2,7 +2,7 @@
 #![allow(dead_code)]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -22,8 +22,8 @@ use nerite_shm::{LeaseLimits, Pools, Registries};
 use tempfile::TempDir;
 
 /// A server in this process with the models `simple` (sum and difference of INT32[16]), `echo` (IN to OUT, any INT32 vector),
-/// `a_model_whose_name_is_long_for_a_name` (the same), `apart` (the same, its output in memory of its own), `held` (the same, answered when a test says so), `words` (BYTES) and
-/// `onnx` (as `simple`, by the embedded engine), `digits` (a net of five operators, by the same engine), `several` (decoupled: a response for each number of IN, with that many times that number; a negative one is an error).
+/// `apart` (the same, its output in memory of its own), `held` (the same, answered when a test says so), `words` (BYTES) and `several` (decoupled: a response for
+/// each number of IN, with that many times that number; a negative one is an error).
 pub struct TestServer {
     pub api: Api,
     pub handle: Handle,
@@ -44,21 +44,6 @@ const VECTOR: &str = r#"
     output [{ name: "OUT" data_type: TYPE_INT32 dims: [-1] }]
     instance_group [{ count: 4 kind: KIND_CPU }]
 "#;
-const LONG: &str = r#"
-    backend: "identity"
-    input [{ name: "an_input_whose_name_is_long_for_a_name" data_type: TYPE_INT32 dims: [-1] }]
-    output [{ name: "an_output_whose_name_is_long_for_a_name" data_type: TYPE_INT32 dims: [-1] }]
-    instance_group [{ count: 4 kind: KIND_CPU }]
-"#;
-const ONNX: &str = r#"
-    backend: "onnxruntime" max_batch_size: 8
-    input [{ name: "INPUT0" data_type: TYPE_INT32 dims: [16] }, { name: "INPUT1" data_type: TYPE_INT32 dims: [16] }]
-    output [{ name: "OUTPUT0" data_type: TYPE_INT32 dims: [16] }, { name: "OUTPUT1" data_type: TYPE_INT32 dims: [16] }]
-"#;
-const DIGITS: &str = r#"
-    backend: "onnxruntime" max_batch_size: 8
-    input [{ name: "image" data_type: TYPE_FP32 dims: [64] }] output [{ name: "probabilities" data_type: TYPE_FP32 dims: [10] }]
-"#;
 const WORDS: &str = r#"
     backend: "identity"
     input [{ name: "IN" data_type: TYPE_STRING dims: [-1] }] output [{ name: "OUT" data_type: TYPE_STRING dims: [-1] }]
@@ -74,13 +59,7 @@ impl TestServer {
     }
 
     pub fn with(limits: LeaseLimits, options: nerite_api::Options) -> TestServer {
-        TestServer::started(limits, options, (ControlMode::None, Budgets::default()), Arc::new(nerite_onnx::Embedded))
-    }
-
-    /// As [`TestServer::new`], with another engine for ONNX models.
-    pub fn with_engine(onnx: Arc<dyn Runtime>) -> TestServer {
-        let limits = LeaseLimits { bytes_max: 64 << 20, session_bytes_max: 16 << 20 };
-        TestServer::started(limits, nerite_api::Options::default(), (ControlMode::None, Budgets::default()), onnx)
+        TestServer::started(limits, options, (ControlMode::None, Budgets::default()))
     }
 
     /// As [`TestServer::new`], with models that can be loaded and unloaded.
@@ -91,12 +70,7 @@ impl TestServer {
     /// As [`TestServer::explicit`], with options. Only `echo` is loaded.
     pub fn explicit_with(options: nerite_api::Options) -> TestServer {
         let limits = LeaseLimits { bytes_max: 64 << 20, session_bytes_max: 16 << 20 };
-        TestServer::started(
-            limits,
-            options,
-            (ControlMode::Explicit, Budgets::default()),
-            Arc::new(nerite_onnx::Embedded),
-        )
+        TestServer::started(limits, options, (ControlMode::Explicit, Budgets::default()))
     }
 
     /// As [`TestServer::new`], with models that requests load, and one more, `late`, which is loaded once a test says so.
@@ -108,14 +82,13 @@ impl TestServer {
     pub fn on_demand_with(budgets: Budgets) -> TestServer {
         let limits = LeaseLimits { bytes_max: 64 << 20, session_bytes_max: 16 << 20 };
         let models = (ControlMode::Demand, budgets);
-        TestServer::started(limits, nerite_api::Options::default(), models, Arc::new(nerite_onnx::Embedded))
+        TestServer::started(limits, nerite_api::Options::default(), models)
     }
 
     fn started(
         limits: LeaseLimits,
         options: nerite_api::Options,
         (control, budgets): (ControlMode, Budgets),
-        onnx: Arc<dyn Runtime>,
     ) -> TestServer {
         let models = tempfile::tempdir().unwrap();
         let vector = |backend: &str| format!("backend: \"{backend}\" {VECTOR}");
@@ -125,9 +98,6 @@ impl TestServer {
             ("apart", vector("apart")),
             ("held", vector("held")),
             ("words", WORDS.to_owned()),
-            ("onnx", ONNX.to_owned()),
-            ("digits", DIGITS.to_owned()),
-            ("a_model_whose_name_is_long_for_a_name", LONG.to_owned()),
             ("several", vector("several") + "model_transaction_policy { decoupled: true }"),
         ];
         let late_config = (control == ControlMode::Demand).then(|| ("late", vector("late")));
@@ -135,15 +105,9 @@ impl TestServer {
             fs::create_dir_all(models.path().join(name).join("1")).unwrap();
             fs::write(models.path().join(name).join("config.pbtxt"), config).unwrap();
         }
-        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models");
-        for (model, example) in [("onnx", "simple"), ("digits", "digits")] {
-            let graph = examples.join(example).join("1/model.onnx");
-            fs::copy(graph, models.path().join(model).join("1/model.onnx")).unwrap();
-        }
         let (held, late) = (Held::default(), Late::default());
         let mut runtimes = Runtimes::default();
         runtimes.add(Arc::new(Identity));
-        runtimes.add(onnx);
         runtimes.add(Arc::new(Each("add_sub", AddSub)));
         runtimes.add(Arc::new(Each("apart", Apart)));
         runtimes.add(Arc::new(held.clone()));
