@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How do the tests get the real Triton 2.51 and PyTorch?
 
-    cargo xtask oracle          # or python3 tests/setup_oracle.py
+    cargo xtask oracle          # or python3 tests/setup_oracle.py [triton] [torch]
 
 Each is installed once for its lock into ~/.cache/nerite, as setup_venv.py installs the packages of the tests. They have environments
 of their own, because the wheel with Triton wants an older numpy, and because PyTorch has 5 GB.
@@ -41,5 +41,5 @@ def add_torch() -> None:
 
 
 if __name__ == "__main__":
-    for each in LOCKS:
+    for each in sys.argv[1:] or LOCKS:
         print(installed(each))

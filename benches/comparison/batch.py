@@ -5,14 +5,14 @@ convolutions use each weight many times for a picture, so that little is left fo
 """
 
 import dataclasses
-import importlib.util
 import pathlib
 from collections.abc import Callable
 
+from .cells import PROTOCOLS, spelled
 from .generator import measure_cell
-from .report import median, ratio
+from .report import PEER, Bound, Table
 from .repositories import ROOT
-from .sides import Side, moved, running
+from .sides import Run, measured, moved, running
 
 INPUT_FLOATS, HIDDEN, OUTPUT_FLOATS = 256, 1024, 10
 CONCURRENCY = "16"
@@ -49,71 +49,48 @@ class Net:
         return f"{self.name}_alone", f"{self.name}_batched"
 
 
-def batch_table(sides: list[Side], scratch: pathlib.Path, options) -> list[str]:
-    if not (importlib.util.find_spec("onnx") and importlib.util.find_spec("onnxruntime")):
-        return ["pending: this Python has no onnx, or no onnxruntime for the peer's model"]
-    pair = [moved(side, scratch, "nets") for side in sides]
-    found = nets()
-    for side, runtime in zip(pair, ('platform: "onnxruntime_onnx"', 'backend: "python"')):
+def batching(run: Run) -> list[Table]:
+    pair = [moved(side, run.scratch, "nets") for side in run.pair]
+    found = [small_net()] if run.options.quick else [small_net(), squeeze_net()]
+    for side in pair:
         for net in found:
-            write_net(side.repository, net, runtime)
-    lines = []
-    with running(pair, scratch, check=False):
-        for net in found:
-            measured = {
-                (protocol, model, side.name): [measure_model(side, protocol, net, model, options) for _ in range(options.runs)]
-                for protocol in ("grpc", "http") for model in net.models for side in pair
-            }
-            lines += ["", *lines_of(net, measured, [side.name for side in pair])]
-    return lines[1:]
+            write_net(side.repository, net, side.onnx_backend)
+    with running(pair, run.scratch, check=False):
+        return [net_table(run, pair, net) for net in found]
 
 
-def nets() -> list[Net]:
-    import squeeze_net
-
-    return [
-        Net("net", "net of three layers", dense_graph, INPUT_FLOATS, OUTPUT_FLOATS, target=1.5),
-        Net("squeezenet", "SqueezeNet", squeeze_net.graph, squeeze_net.INPUT_FLOATS, squeeze_net.CLASSES),
-    ]
-
-
-def lines_of(net: Net, found: dict, names: list[str]) -> list[str]:
-    ours, theirs = names
-    lines = [
-        f"| {net.title}, inline, c{CONCURRENCY} | infer/s {ours} | {theirs} (onnxruntime in Python) | ratio "
-        f"| p50 µs {ours} | {theirs} | ratio | server CPU µs {ours} | {theirs} | ratio | target |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|",
-    ]
-    for protocol in ("grpc", "http"):
+def net_table(run: Run, pair: list, net: Net) -> Table:
+    table = Table(f"{net.title}, inline, c{CONCURRENCY}; nerite: embedded engine, {run.peers_engine}")
+    words = ("--input=x", "--output=y", f"--output-bytes={4 * net.outputs}", "--batch")
+    for protocol in PROTOCOLS:
         for model in net.models:
-            columns = []
-            for key in ("per_second", "p50_us", "server_cpu_us"):
-                values = [median(found[protocol, model, name], key) for name in names]
-                columns += [f"{value:,.0f}" for value in values] + [ratio(*values)]
-            verdict = "–"
+            cell = (protocol, "inline", str(4 * net.inputs), CONCURRENCY)
+            found = measured(pair, run.options, lambda side, cell=cell, model=model: measure_cell(side, cell, run.options, *words, model=model))
             is_batched = model == net.models[1]
-            if is_batched and net.target:
-                rate = [median(found[protocol, model, name], "per_second") for name in names]
-                verdict = f"L12: infer/s ≥ {net.target} · {'met' if rate[0] >= net.target * rate[1] else '**missed**'}"
-            what = "batched" if is_batched else "one by one"
-            lines.append(f"| {'gRPC' if protocol == 'grpc' else 'HTTP'}, {what} | {' | '.join(columns)} | {verdict} |")
-    return lines
+            bounds = run.targets(Bound("per_second", least=net.target, of=PEER)) if is_batched and net.target else ()
+            table.add(f"{spelled(protocol)}, {'batched' if is_batched else 'one by one'}", found, *bounds)
+    return table
 
 
-def measure_model(side: Side, protocol: str, net: Net, model: str, options) -> dict:
-    cell = (protocol, "inline", str(4 * net.inputs), CONCURRENCY)
-    arguments = (f"--model={model}", "--input=x", "--output=y", f"--output-bytes={4 * net.outputs}", "--batch")
-    return measure_cell(side, cell, options, *arguments)
+def small_net() -> Net:
+    return Net("net", "net of three layers", dense_graph, INPUT_FLOATS, OUTPUT_FLOATS, target=1.5)
 
 
-def write_net(repository: pathlib.Path, net: Net, runtime: str) -> None:
+def squeeze_net() -> Net:
+    import squeeze_net as made
+
+    return Net("squeezenet", "SqueezeNet", made.graph, made.INPUT_FLOATS, made.CLASSES)
+
+
+def write_net(repository: pathlib.Path, net: Net, backend: str) -> None:
     """The same graph twice, without and with dynamic batching."""
-    graph = net.graph()
+    graph, is_python = net.graph(), backend == "python"
+    runtime = 'backend: "python"' if is_python else 'platform: "onnxruntime_onnx"'
     for name, batching in zip(net.models, ("", "dynamic_batching { }")):
         version = repository / name / "1"
         version.mkdir(parents=True)
         (version / "model.onnx").write_bytes(graph)
-        if "python" in runtime:
+        if is_python:
             (version / "model.py").write_text(PEER_MODEL)
         text = CONFIG.format(name=name, runtime=runtime, batching=batching, inputs=net.inputs, outputs=net.outputs)
         (version.parent / "config.pbtxt").write_text(text)

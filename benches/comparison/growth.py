@@ -1,16 +1,16 @@
-"""Does a request cost the same among many regions, models and earlier requests: T11?"""
+"""Does a request cost the same among many regions, models, connections and earlier requests: T11?"""
 
 import contextlib
 import dataclasses
-import pathlib
 import resource
 import shutil
 import socket
 
+from .cells import Cell
+from .counters import resident_mib
 from .generator import measure_cell
-from .memory import resident_mib
-from .report import median, ratio
-from .sides import Side, running
+from .report import OURS, Bound, Found, Table
+from .sides import Run, Side, measured, running, with_flags
 
 REGIONS = (1, 100, 10_000)
 MODELS = (1, 500)
@@ -18,81 +18,85 @@ REQUESTS = 1_000_000
 CONNECTIONS = (1, 1_000, 10_000)
 # By default one client may have half of the connections.
 CONNECTION_LIMITS = ("--connections-max=16000", "--connections-per-peer-max=12000")
+CELL: Cell = ("http", "shm", "64", "1")
+# The cost that grows, against that of the first line.
+FLAT = (Bound("cpu_growth", most=1.1),)
 
 
-def growth_table(sides: list[Side], options) -> list[str]:
+def growth(run: Run) -> list[Table]:
+    return [regions(run), models(run), connections(run), *([] if run.options.quick else [requests(run)])]
+
+
+def regions(run: Run) -> Table:
     """What a request costs among few and many registered regions."""
-    lines = ["| HTTP shm, 64 B, c1 | regions | p50 µs | server CPU µs | CPU against 1 region (target 0.9–1.1) |",
-             "|---|--:|--:|--:|--:|"]
-    for side in sides:
-        found: dict = {}
-        for _ in range(options.runs):
-            for count in REGIONS:
-                cell = measure_cell(side, ("http", "shm", "64", "1"), options, f"--regions={count}")
-                found.setdefault(count, []).append(cell)
-        first = median(found[REGIONS[0]], "server_cpu_us")
-        for count, cells_found in found.items():
-            cpu = median(cells_found, "server_cpu_us")
-            p50 = median(cells_found, "p50_us")
-            lines.append(f"| {side.name} | {count:,} | {p50:.0f} | {cpu:.1f} | {ratio(cpu, first)} |")
-    return lines
+    table = Table("registered regions, HTTP shm, 64 B, c1")
+    with running(run.pair, run.scratch):
+        found = {
+            count: measured(run.pair, run.options, lambda side, count=count: measure_cell(side, CELL, run.options, f"--regions={count}"))
+            for count in (REGIONS[:2] if run.options.quick else REGIONS)
+        }
+    return with_growth(table, found)
 
 
-def models_table(sides: list[Side], scratch: pathlib.Path, options) -> list[str]:
+def models(run: Run) -> Table:
     """What a request costs among few and many loaded models."""
-    lines = ["| HTTP shm, 64 B, c1 | models | p50 µs | server CPU µs | CPU against 1 model (target 0.9–1.1) |",
-             "|---|--:|--:|--:|--:|"]
-    for side in sides:
-        first = None
-        for count in MODELS:
-            repository = scratch / f"{side.name}_{count}".replace(" ", "_")
-            for name in ["identity_fp32"] + [f"other_{number}" for number in range(1, count)]:
-                shutil.copytree(side.repository / "identity_fp32", repository / name)
-                config = repository / name / "config.pbtxt"
-                config.write_text(config.read_text().replace('"identity_fp32"', f'"{name}"'))
-            command = [part.replace(str(side.repository), str(repository)) for part in side.command]
-            crowded = dataclasses.replace(side, command=command)
-            with running([crowded], scratch):
-                found = [measure_cell(crowded, ("http", "shm", "64", "1"), options) for _ in range(options.runs)]
-            cpu, p50 = median(found, "server_cpu_us"), median(found, "p50_us")
-            first = first or cpu
-            lines.append(f"| {side.name} | {count} | {p50:.0f} | {cpu:.1f} | {ratio(cpu, first)} |")
-    return lines
+    found = {}
+    for count in (1, 50) if run.options.quick else MODELS:
+        crowded = [crowd(side, run, count) for side in run.pair]
+        with running(crowded, run.scratch):
+            found[count] = measured(crowded, run.options, lambda side: measure_cell(side, CELL, run.options))
+    return with_growth(Table("loaded models, HTTP shm, 64 B, c1"), found)
 
 
-def requests_table(side: Side, options) -> list[str]:
+def crowd(side: Side, run: Run, count: int) -> Side:
+    repository = run.scratch / f"models_{count}_{side.repository.name}"
+    for name in ["identity_fp32"] + [f"other_{number}" for number in range(1, count)]:
+        shutil.copytree(side.repository / "identity_fp32", repository / name)
+        config = repository / name / "config.pbtxt"
+        config.write_text(config.read_text().replace('"identity_fp32"', f'"{name}"'))
+    command = [part.replace(str(side.repository), str(repository)) for part in side.command]
+    return dataclasses.replace(side, command=command, repository=repository)
+
+
+def requests(run: Run) -> Table:
     """What the last of many requests cost against the first, and what they leave in memory."""
-    lines = [f"| HTTP shm, 64 B, c16, {side.name} | requests before | server CPU µs | resident MiB |", "|---|--:|--:|--:|"]
-    answered = 0
-    while True:
-        cell = measure_cell(side, ("http", "shm", "64", "16"), options)
-        if answered == 0 or answered >= REQUESTS:
-            lines.append(f"| | {answered:,} | {cell['server_cpu_us']:.1f} | {resident_mib(side.server.pid):.0f} |")
-        if answered >= REQUESTS:
-            return lines
-        answered += int(cell["per_second"] * options.seconds)
+    table = Table("requests before, HTTP shm, 64 B, c16")
+    side, found, answered = run.ours, {}, 0
+    with running([side], run.scratch):
+        while True:
+            one = measure_cell(side, ("http", "shm", "64", "16"), run.options)
+            if not found or answered >= REQUESTS:
+                found[answered] = {OURS: {"server_cpu_us": one["server_cpu_us"], "mib": resident_mib(side.server.pid)}}
+            if answered >= REQUESTS:
+                return with_growth(table, found)
+            answered += int(one["per_second"] * run.options.seconds)
 
 
-def connections_table(side: Side, scratch: pathlib.Path, options) -> list[str]:
+def connections(run: Run) -> Table:
     """What a request costs beside few and many idle connections."""
-    lines = ["| HTTP shm, 64 B, c1 | idle connections | p50 µs | server CPU µs | CPU against 1 connection (target 0.9–1.1) |",
-             "|---|--:|--:|--:|--:|"]
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
-    roomy = dataclasses.replace(side, command=[*side.command, *CONNECTION_LIMITS])
-    first = None
-    with running([roomy], scratch), contextlib.ExitStack() as idle:
+    roomy = with_flags(run.ours, *CONNECTION_LIMITS)
+    found, opened = {}, 0
+    with running([roomy], run.scratch), contextlib.ExitStack() as idle:
         host, port = roomy.server.http.split(":")
-        opened = 0
-        for count in CONNECTIONS:
+        for count in CONNECTIONS[:2] if run.options.quick else CONNECTIONS:
             while opened < count:
                 # One request each. A connection that sent none is ended sooner.
                 connection = idle.enter_context(socket.create_connection((host, int(port))))
                 connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 assert connection.recv(4096).startswith(b"HTTP/1.1 200"), f"connection {opened} was refused"
                 opened += 1
-            found = [measure_cell(roomy, ("http", "shm", "64", "1"), options) for _ in range(options.runs)]
-            cpu, p50 = median(found, "server_cpu_us"), median(found, "p50_us")
-            first = first or cpu
-            lines.append(f"| {side.name} | {count:,} | {p50:.0f} | {cpu:.1f} | {ratio(cpu, first)} |")
-    return lines
+            found[count] = measured([roomy], run.options, lambda side: measure_cell(side, CELL, run.options))
+    return with_growth(Table("idle connections, HTTP shm, 64 B, c1"), found)
+
+
+def with_growth(table: Table, found: dict[int, Found]) -> Table:
+    first = next(iter(found.values()))
+    for count, roles in found.items():
+        for role, figures in roles.items():
+            # The registration of many regions wakes the server as well.
+            figures.pop("wake_ups", None)
+            figures["cpu_growth"] = figures["server_cpu_us"] / max(0.1, first[role]["server_cpu_us"])
+        table.add(f"{count:,}", roles, *([] if roles is first else FLAT))
+    return table

@@ -1,78 +1,138 @@
-"""How fast are requests answered: T1 to T5?"""
+"""How fast are requests of an identity answered?"""
 
-import math
-import pathlib
+import contextlib
+from collections.abc import Callable
 
-from .cells import CONCURRENCY, Cell, Target, python_target_of
-from .generator import bench, measure_cell
-from .report import median, note, ratio
-from .sides import Side, python_sides, running
+from . import analyzer
+from .cells import Cell, byte_count, cells, title
+from .generator import MODEL, count_calls, measure_cell, memcpy
+from .limit import limit
+from .report import LIMIT, PEER, Bound, Table
+from .repositories import write_identity
+from .sides import Bare, Run, Side, measured, moved, python_sides, running, with_flags
 
-PYTHON_SIZES = ("64", "256K", "4M", "64M")
-
-
-def load_table(sides: list[Side], grid: list[Cell], aim, options) -> list[str]:
-    found, copies = measure_grid(sides, grid, aim, options)
-    ours, theirs = (side.name for side in sides)
-    lines = [
-        f"| request | infer/s {ours} | {theirs} | ratio | p50 µs {ours} | {theirs} | ratio "
-        f"| server CPU µs {ours} | {theirs} | ratio | target | |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|---|",
-    ]
-    for cell in grid:
-        protocol, placement, size, concurrency = cell
-        columns = []
-        ratios = {}
-        for key, digits in (("per_second", 0), ("p50_us", 0), ("server_cpu_us", 1)):
-            pair = [median(found[cell, side.name], key) for side in sides]
-            ratios[key] = pair[0] / pair[1] if pair[1] else math.nan
-            columns += [f"{value:,.{digits}f}" for value in pair] + [ratio(*pair)]
-        copy_us = median(copies[cell], "p50_us") if cell in copies else None
-        columns += judge(aim(cell), ratios, median(found[cell, ours], "p50_us"), copy_us)
-        name = f"{'gRPC' if protocol == 'grpc' else 'HTTP'} {placement}, {size} B, c{concurrency}"
-        lines.append(f"| {name} | {' | '.join(columns)} |")
-    return lines
+COPY_SHARE, COPY_PLUS_US = 1.15, 100
 
 
-def python_table(sides: list[Side], scratch: pathlib.Path, options) -> list[str]:
-    """CPU is that of the server and its children together."""
-    sizes, concurrency = options.bytes or PYTHON_SIZES, options.concurrency or CONCURRENCY
-    grid = [(protocol, "shm", size, many) for size in sizes for many in concurrency for protocol in ("grpc", "http")]
-    with running(pair := python_sides(sides, scratch), scratch):
-        return load_table(pair, grid, python_target_of, options)
+def small_requests(run: Run) -> list[Table]:
+    """L1. The limit answers with the same bytes."""
+    table = Table("identity by system shared memory, lean load")
+    bounds = run.targets(Bound("server_cpu_us", most=1.6, of=LIMIT), Bound("server_cpu_us", most=0.2, of=PEER))
+    with running(run.pair, run.scratch):
+        small_lines(run, run.pair, table, "shm", bounds)
+    return [table]
 
 
-def measure_grid(sides: list[Side], grid: list[Cell], aim, options) -> tuple[dict, dict]:
-    """Results by cell and side, and the time of a copy by cell, taken beside the cells that are held against it; `aim` tells
-    a cell's target."""
-    found: dict = {}
-    copies: dict = {}
-    for run in range(options.runs):
-        for at, cell in enumerate(grid):
-            # Who goes first alternates, so that neither always meets the caches the other left.
-            for side in sides if (run + at) % 2 == 0 else reversed(sides):
-                found.setdefault((cell, side.name), []).append(measure_cell(side, cell, options))
-            target = aim(cell)
-            if target and target.over_copy_us is not None:
-                copies.setdefault(cell, []).extend(bench("memcpy", f"--bytes={cell[2]}"))
-            note(f"  run {run + 1}/{options.runs}, cell {at + 1}/{len(grid)}: {' '.join(cell)}")
-    return found, copies
+def small_inline(run: Run) -> list[Table]:
+    """The same with the tensors in the messages."""
+    table = Table("identity, inline, lean load")
+    bounds = run.targets(Bound("server_cpu_us", most=0.5, of=PEER))
+    with running(run.pair, run.scratch):
+        small_lines(run, run.pair, table, "inline", bounds)
+    return [table]
 
 
-def judge(target: Target | None, ratios: dict[str, float], p50_us: float, copy_us: float | None) -> tuple[str, str]:
-    """What is promised, and whether it was kept: two columns of the table."""
-    if target is None:
-        return "–", "–"
-    rules = []
-    if target.cpu_max is not None:
-        rules.append((f"CPU ≤ {target.cpu_max:.2f}", ratios["server_cpu_us"] <= target.cpu_max))
-    if target.p50_max is not None:
-        rules.append((f"p50 ≤ {target.p50_max:.2f}", ratios["p50_us"] <= target.p50_max))
-    if target.rate_min is not None:
-        rules.append((f"infer/s ≥ {target.rate_min:.2f}", ratios["per_second"] >= target.rate_min))
-    if target.over_copy_us is not None and copy_us is not None:
-        limit_us = 1.15 * copy_us + target.over_copy_us
-        rules.append((f"p50 ≤ {limit_us:,.0f} µs, memcpy {copy_us:,.0f}", p50_us <= limit_us))
-    missed = [rule.split()[0] for rule, kept in rules if not kept]
-    promise = f"{target.name}: {', '.join(rule for rule, _ in rules)}"
-    return promise, f"**missed: {', '.join(missed)}**" if missed else "met"
+def unix_sockets(run: Run) -> list[Table]:
+    """L2. Triton has no such sockets, an earlier build of nerite may have them."""
+    remark = "" if run.options.baseline else "Triton 2.51 has no Unix sockets."
+    table = Table("identity by system shared memory, over Unix sockets, lean load", remark=remark)
+    sides = []
+    for side in run.pair if run.options.baseline else [run.ours]:
+        other = moved(side, run.scratch, "unix")
+        write_identity(other.repository, other.identity_backend)
+        other = with_flags(other, *(f"--{protocol}-socket={other.repository}.{protocol}" for protocol in ("http", "grpc")))
+        other.sockets = {protocol: other.repository.with_name(f"{other.repository.name}.{protocol}") for protocol in ("http", "grpc")}
+        sides.append(other)
+    with running(sides, run.scratch):
+        small_lines(run, sides, table, "shm", run.targets(Bound("server_cpu_us", most=1.6, of=LIMIT)), in_socket=True)
+    return [table]
+
+
+def small_lines(run: Run, sides: list[Side], table: Table, placement: str, bounds: tuple[Bound, ...], in_socket: bool = False) -> None:
+    """Lines that have system calls and the limit as well."""
+    for cell in cells(run.options, placement, ("64",)):
+        protocol, _, size, _ = cell
+        with limit(sides[-1], run.scratch, protocol, placement, size, in_socket) as least:
+            everyone = [*sides, *([least] if least else [])]
+            found = measured(everyone, run.options, lambda side, cell=cell: measure_cell(side, cell, run.options))
+            for side in everyone:
+                found[side.role] |= count_calls(side, cell, run.options)
+        table.add(title(cell), found, *bounds)
+
+
+def by_perf_analyzer(run: Run) -> list[Table]:
+    """T2."""
+    if not analyzer.is_installed():
+        return [Table("identity under perf_analyzer", remark="no perf_analyzer: python tests/perf_analyzer/setup_perf.py")]
+    table = Table("identity under perf_analyzer")
+    bounds = run.targets(
+        Bound("per_second", least=1.4, of=PEER), Bound("p50_us", most=2 / 3, of=PEER), Bound("server_cpu_us", most=0.5, of=PEER)
+    )
+    sizes = ("64",) if run.options.quick else ("64", "256K")
+    with running(run.pair, run.scratch):
+        for cell in [*cells(run.options, "inline", sizes), *cells(run.options, "shm", sizes)]:
+            protocol, placement, size, concurrency = cell
+            words = [f"--shape=INPUT0:{byte_count(size) // 4}"]
+            if placement == "shm":
+                words += ["--shared-memory=system", f"--output-shared-memory-size={byte_count(size)}"]
+            found = measured(
+                run.pair, run.options,
+                lambda side, words=words: analyzer.analyze(side, protocol, MODEL, concurrency, run.options, *words),
+            )  # fmt: skip
+            table.add(title(cell), found, *bounds)
+    return [table]
+
+
+def large_inline(run: Run) -> list[Table]:
+    """L3. The limit receives the request into warm memory and copies the tensor once."""
+    table = Table("identity, inline", remark="The limit is measured over HTTP.")
+    bounds = run.targets(Bound("server_cpu_us", most=1.25, of=LIMIT), Bound("wake_ups", most=4))
+    with running(run.pair, run.scratch):
+        for cell in cells(run.options, "inline", ("4M",) if run.options.quick else ("4M", "64M"), ("1",)):
+            protocol, placement, size, _ = cell
+            held = limit(run.ours, run.scratch, protocol, placement, size) if protocol == "http" else contextlib.nullcontext()
+            with held as least:
+                sides = [*run.pair, *([least] if least else [])]
+                found = measured(sides, run.options, lambda side, cell=cell: measure_cell(side, cell, run.options))
+            table.add(title(cell), found, *bounds)
+    return [table]
+
+
+def middle_shm(run: Run) -> list[Table]:
+    """L4."""
+    return load_table(run, run.pair, "identity", cells(run.options, "shm", ("256K",), ("16",)),
+                      lambda _: (Bound("per_second", least=1.4, of=PEER),))  # fmt: skip
+
+
+def large_shm(run: Run) -> list[Table]:
+    """T4. The limit is one copy between two regions, by one thread."""
+    table = Table("identity by system shared memory; limit: one memcpy")
+    bounds = run.targets(Bound("p50_us", most=COPY_SHARE, of=LIMIT, plus=COPY_PLUS_US))
+    with running(run.pair, run.scratch):
+        for cell in cells(run.options, "shm", ("4M",) if run.options.quick else ("4M", "64M"), ("1",)):
+            copy = Bare(lambda cell=cell: memcpy(cell[2]))
+            found = measured([*run.pair, copy], run.options, lambda side, cell=cell: measure_cell(side, cell, run.options))
+            table.add(title(cell), found, *bounds)
+    return [table]
+
+
+def python_identity(run: Run) -> list[Table]:
+    """T5. CPU and wake-ups are those of the server and of the model's process."""
+
+    def bounds(cell: Cell) -> tuple[Bound, ...]:
+        size = byte_count(cell[2])
+        if size <= 64:
+            return Bound("p50_us", most=0.5, of=PEER), Bound("server_cpu_us", most=0.5, of=PEER), Bound("wake_ups", most=2)
+        return (Bound("p50_us", most=1 / 3 if size <= 4 << 20 else 0.2, of=PEER),)
+
+    grid = cells(run.options, "shm", ("64",)) + cells(run.options, "shm", ("4M",) if run.options.quick else ("4M", "64M"), ("1",))
+    return load_table(run, python_sides(run.pair, run.scratch), "identity in Python", list(dict.fromkeys(grid)), bounds)
+
+
+def load_table(run: Run, pair: list[Side], what: str, grid: list[Cell], bounds: Callable[[Cell], tuple[Bound, ...]]) -> list[Table]:
+    table = Table(what)
+    with running(pair, run.scratch):
+        for cell in grid:
+            found = measured(pair, run.options, lambda side, cell=cell: measure_cell(side, cell, run.options))
+            table.add(title(cell), found, *run.targets(*bounds(cell)))
+    return [table]

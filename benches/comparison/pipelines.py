@@ -5,10 +5,11 @@ Each step is the compiled identity, so that what is measured is what a server do
 
 import pathlib
 
+from .cells import CONCURRENCY, title
 from .generator import measure_cell
-from .report import median, ratio, table_head
+from .report import PEER, Bound, Table
 from .repositories import write_identity
-from .sides import Side, moved, running
+from .sides import Run, measured, moved, running
 
 STEPS = 3
 SIZES = ("64", "256K")
@@ -26,30 +27,20 @@ STEP = """{
 }"""
 
 
-def ensemble_table(sides: list[Side], scratch: pathlib.Path, options) -> list[str]:
-    pair = [moved(side, scratch, "chain") for side in sides]
+def ensemble(run: Run) -> list[Table]:
+    pair = [moved(side, run.scratch, "chain") for side in run.pair]
     for side in pair:
         write_identity(side.repository, side.identity_backend)
         write_chain(side.repository)
-    lines = table_head(f"{STEPS} steps", *(side.name for side in pair))
-    with running(pair, scratch):
+    table = Table(f"ensemble of {STEPS} identity steps")
+    with running(pair, run.scratch):
         for placement in ("inline", "shm"):
-            for size in SIZES:
-                for concurrency in ("1", "16"):
-                    lines.append(row(pair, ("grpc", placement, size, concurrency), options))
-    return lines
-
-
-def row(pair: list[Side], cell: tuple[str, str, str, str], options) -> str:
-    found = {side.name: [measure_cell(side, cell, options, "--model=chain") for _ in range(options.runs)] for side in pair}
-    columns, cpu = [], 0.0
-    for key in ("per_second", "p50_us", "server_cpu_us"):
-        values = [median(found[side.name], key) for side in pair]
-        columns += [f"{value:,.0f}" for value in values] + [ratio(*values)]
-        cpu = values[0] / values[1] if values[1] else 0.0
-    verdict = "met" if cpu <= TARGET else "**missed**"
-    _, placement, size, concurrency = cell
-    return f"| gRPC {placement}, {size} B, c{concurrency} | {' | '.join(columns)} | L14: CPU ≤ {TARGET} · {verdict} |"
+            for size in run.options.bytes or (SIZES[:1] if run.options.quick else SIZES):
+                for many in run.options.concurrency or CONCURRENCY:
+                    cell = ("grpc", placement, size, many)
+                    found = measured(pair, run.options, lambda side, cell=cell: measure_cell(side, cell, run.options, model="chain"))
+                    table.add(title(cell), found, *run.targets(Bound("server_cpu_us", most=TARGET, of=PEER)))
+    return [table]
 
 
 def write_chain(repository: pathlib.Path) -> None:

@@ -1,4 +1,4 @@
-"""How fast does a Python model ask another one, and how many responses a second does a decoupled one send?"""
+"""How fast does a Python model call another one, and how many responses a second does a decoupled one send?"""
 
 import contextlib
 import pathlib
@@ -9,12 +9,12 @@ import time
 import numpy as np
 from clients import Given, GrpcClient, grpc_channel, service_stub
 
-from .cells import CONCURRENCY
+from .cells import CONCURRENCY, cells, title
+from .counters import cpu_us
 from .generator import measure_cell
-from .report import median, note, ratio, table_head
+from .report import Table
 from .repositories import ROOT
-from .sequences import cpu_us
-from .sides import Side, python_sides, running
+from .sides import Run, Side, measured, python_sides, running
 
 SIZES = ("64", "4M")
 # Responses of one request, and their bytes.
@@ -33,31 +33,29 @@ model_transaction_policy { decoupled: true }
 }
 
 
-def calls_table(sides: list[Side], scratch: pathlib.Path, options) -> list[str]:
+def nested_calls(run: Run) -> list[Table]:
     """CPU is that of the server and its children together."""
-    pair = python_sides(sides, scratch)
+    pair = python_sides(run.pair, run.scratch)
     for side in pair:
-        for name, config in MODELS.items():
-            write_model(side.repository, name, config)
-    ours, theirs = (side.name for side in pair)
-    lines = table_head("a Python model that asks another one, by shm", ours, theirs)
-    with running(pair, scratch):
-        for size in options.bytes or SIZES:
-            for concurrency in options.concurrency or CONCURRENCY:
-                for protocol in ("grpc", "http"):
-                    cell = (protocol, "shm", size, concurrency)
-                    found = measured(pair, options, lambda side, cell=cell: measure_cell(side, cell, options, "--model=asking"))
-                    name = f"{'gRPC' if protocol == 'grpc' else 'HTTP'}, {size} B, c{concurrency}"
-                    lines.append(f"| {name} | {columns(pair, found, ('per_second', 'p50_us', 'server_cpu_us'))} | – |")
-        lines += [
-            "", f"| a decoupled Python model, gRPC, {RESPONSES} responses a request | responses/s {ours} | {theirs} | ratio "
-            f"| server CPU µs a response {ours} | {theirs} | ratio |", "|---|--:|--:|--:|--:|--:|--:|",
-        ]  # fmt: skip
+        write_model(side.repository, "asking", MODELS["asking"])
+    table = Table("a Python model that sends each request on to another one, by shm")
+    with running(pair, run.scratch):
+        for cell in cells(run.options, "shm", SIZES[:1] if run.options.quick else SIZES):
+            table.add(title(cell), measured(pair, run.options, lambda side, cell=cell: measure_cell(side, cell, run.options, model="asking")))
+    return [table]
+
+
+def streamed_responses(run: Run) -> list[Table]:
+    pair = python_sides(run.pair, run.scratch)
+    for side in pair:
+        write_model(side.repository, "streaming", MODELS["streaming"])
+    table = Table(f"a decoupled Python model, gRPC, {RESPONSES} responses a request; CPU of each response")
+    with running(pair, run.scratch):
         for size in RESPONSE_BYTES:
-            for streams in options.concurrency or CONCURRENCY:
-                found = measured(pair, options, lambda side, size=size, streams=streams: stream(side, size, int(streams), options.seconds))
-                lines.append(f"| {size} B, {streams} streams | {columns(pair, found, ('per_second', 'server_cpu_us'))} |")
-    return lines
+            for streams in run.options.concurrency or CONCURRENCY:
+                found = measured(pair, run.options, lambda side, size=size, streams=streams: stream(side, size, int(streams), run.options.seconds))
+                table.add(f"{size} B, {streams} streams", found)
+    return [table]
 
 
 def write_model(repository: pathlib.Path, name: str, config: str) -> None:
@@ -66,24 +64,6 @@ def write_model(repository: pathlib.Path, name: str, config: str) -> None:
         folder.mkdir(parents=True)
         (folder.parent / "config.pbtxt").write_text(f'backend: "python"\n{config}')
         (folder / "model.py").write_text((ROOT / "benches" / "peer" / f"{name}.py").read_text())
-
-
-def measured(pair: list[Side], options, measure) -> dict[str, list[dict]]:
-    """Results of all runs, by side; who goes first alternates."""
-    found: dict[str, list[dict]] = {side.name: [] for side in pair}
-    for run in range(options.runs):
-        for side in pair if run % 2 == 0 else reversed(pair):
-            found[side.name].append(measure(side))
-            note(f"  {side.name}: {found[side.name][-1]['per_second']:,.0f} a second")
-    return found
-
-
-def columns(pair: list[Side], found: dict[str, list[dict]], keys: tuple[str, ...]) -> str:
-    cells = []
-    for key in keys:
-        values = [median(found[side.name], key) for side in pair]
-        cells += [f"{value:,.0f}" if value >= 10 else f"{value:.1f}" for value in values] + [ratio(*values)]
-    return " | ".join(cells)
 
 
 def stream(side: Side, size: str, streams: int, seconds: float) -> dict:
@@ -98,7 +78,7 @@ def stream(side: Side, size: str, streams: int, seconds: float) -> dict:
                 ready.wait()
                 while not ended.is_set():
                     counts[at] += responses.count_one()
-        except BaseException as failure:  # noqa: BLE001 - told below
+        except BaseException as failure:  # noqa: BLE001 - raised below
             failures.append(failure)
             ready.abort()
 
@@ -107,21 +87,15 @@ def stream(side: Side, size: str, streams: int, seconds: float) -> dict:
         one.start()
     with contextlib.suppress(threading.BrokenBarrierError):
         ready.wait()
-    began, cpu = time.monotonic(), whole_cpu_us(side.server.pid)
+    began, cpu = time.monotonic(), cpu_us(side.server.pid)
     ended.wait(seconds)
     ended.set()
     for one in threads:
         one.join()
-    took, cpu, total = time.monotonic() - began, whole_cpu_us(side.server.pid) - cpu, sum(counts)
+    took, cpu, total = time.monotonic() - began, cpu_us(side.server.pid) - cpu, sum(counts)
     if failures or not total:
         raise RuntimeError(f"{side.name} streams nothing: {failures[:1]}")
-    return {"per_second": total / took, "server_cpu_us": cpu / total}
-
-
-def whole_cpu_us(pid: int) -> float:
-    """Processor time of a process and of its children so far."""
-    children = {child for task in pathlib.Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()}
-    return cpu_us(pid) + sum(cpu_us(int(child)) for child in children)
+    return {"responses_per_second": total / took, "server_cpu_us": cpu / total}
 
 
 class Responses:

@@ -24,7 +24,7 @@ def write_identity(repository: pathlib.Path, backend: str) -> None:
 
 
 def write_digits(repository: pathlib.Path, backend: str) -> None:
-    """A small network: run by nerite itself, or by onnxruntime in a Python model."""
+    """A small network: an ONNX model, or one that onnxruntime runs in a Python model."""
     folder = repository / "digits"
     shutil.copytree(ROOT / "examples" / "models" / "digits", folder)
     if backend == "python":
@@ -33,25 +33,34 @@ def write_digits(repository: pathlib.Path, backend: str) -> None:
         (folder / "1" / "model.py").write_text(triton.GENERIC_MODEL)
 
 
-def put_peer_backend(backends: pathlib.Path, given: pathlib.Path | None) -> str:
-    """Brings the peer's identity into its backend folder, and says in a few words what it is."""
-    if given:
-        shutil.copytree(given / "identity", backends / "identity")
-        return f"identity of {given}"
+def put_peer_backends(backends: pathlib.Path, given: pathlib.Path | None) -> str:
+    """Brings compiled backends into the peer's backend folder: those of `given`, and an identity. Says in a few words what the identity is."""
+    for folder in given.iterdir() if given else ():
+        if folder.is_dir() and not (backends / folder.name).exists():
+            shutil.copytree(folder, backends / folder.name)
+    if (backends / "identity").exists():
+        return "identity of --peer-backends"
     if compile_identity(backends):
         return "identity in C, benches/peer/identity.c"
     note("no gcc or cc found: the peer's identity is a Python model, and slower than the server is")
     return PYTHON_IDENTITY
 
 
+def has_onnx_backend(backends: pathlib.Path) -> bool:
+    return (backends / "onnxruntime").exists()
+
+
 def compile_identity(out: pathlib.Path) -> bool:
     """The peer's identity backend, where the server looks for it in its backend folder `out`; whether there is one now.
     No library is linked: its functions are found in the libtritonserver that the running server has loaded."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
+    if compiler() is None:
         return False
     library = out / "identity" / "libtriton_identity.so"
     library.parent.mkdir(parents=True)
     source = ROOT / "benches" / "peer" / "identity.c"
-    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    subprocess.run([compiler(), "-O2", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
     return True
+
+
+def compiler() -> str | None:
+    return shutil.which("gcc") or shutil.which("cc")

@@ -1,6 +1,6 @@
 """Runs model.onnx in onnxruntime, all requests that came together at once.
 
-It is the peer's model in `compare.py --only batch`: the peer's wheel has no backend for ONNX.
+It is the peer's model in the row L12 of `cargo xtask peer`: the peer's wheel has no backend for ONNX.
 """
 
 import os

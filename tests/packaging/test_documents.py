@@ -172,7 +172,7 @@ def test_what_would_not_be_run_is_an_error(page):
 
 def test_what_a_session_costs_is_what_the_promises_have():
     (said,) = re.findall(r"from Python ([\d.]+) µs on one core, ([\d.]+) of `tritonclient.http`", (ROOT / "docs" / "shared-memory.md").read_text())
-    (row,) = re.findall(r"^\|.*\| `python benches/call.py` \| (.*)$", (ROOT / "docs" / "promises.md").read_text(), re.M)
+    (row,) = re.findall(r"^\|.*\| `cargo xtask peer T10` \| (.*)$", (ROOT / "docs" / "promises.md").read_text(), re.M)
     assert f"{said[0]} µs beside a bare round trip of" in row and f", {said[1]} and " in row
 
 

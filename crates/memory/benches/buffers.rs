@@ -1,6 +1,6 @@
 //! What does it cost to take memory for a result, to fill it and to read it?
 //!
-//! `cargo bench -p nerite-memory`. The sizes are those of `benches/compare.py`: 4 MiB comes from the pool of large blocks.
+//! `cargo bench -p nerite-memory`. The sizes are those of `cargo xtask peer`: 4 MiB comes from the pool of large blocks.
 
 use std::hint::black_box;
 

@@ -1,0 +1,94 @@
+"""What stands on the page of results beside its tables?"""
+
+import datetime
+import os
+import pathlib
+import platform
+import re
+import subprocess
+
+from .report import Table
+from .repositories import ROOT
+from .rows import Row
+from .sides import Run
+
+SUMMARY = ROOT / "docs" / "SUMMARY.md"
+# The line of the summary below which pages of results stand.
+PROMISES = "- [What is promised, and benchmarks](promises.md)"
+MADE = re.compile(r"  - \[Measured on [0-9-]+\]\(results/([0-9-]+)\.md\)")
+
+# What the rows found: their tables, or why there are none.
+Results = list[tuple[Row, list[Table] | str]]
+
+
+def section(row: Row, found: list[Table] | str, names: dict[str, str]) -> str:
+    """A row in Markdown."""
+    parts = [f"## {row.name}: {row.title}"]
+    for table in found if isinstance(found, list) else []:
+        parts.append("\n".join(table.markdown(names)) if table.lines else f"{table.what}: {table.remark}")
+    if isinstance(found, str):
+        parts.append(f"Not measured: {found}")
+    return "\n\n".join(parts) + "\n"
+
+
+def head(run: Run, loads: tuple[str, str], day: datetime.date, command: str) -> str:
+    """Date, machine, versions and load."""
+    cores, options = os.cpu_count() or 1, run.options
+    facts = {
+        "command": f"`{command}`",
+        "machine": f"{processor()}, {cores} cores, {memory_gib()} GiB, Linux {platform.release()}; the load generator uses the same cores",
+        "versions": f"nerite {nerite_version(run)}, commit {commit()}; {run.peer.name} ({peer_version(run)}; {run.peer.model})",
+        "load average": f"{loads[0]} before, {loads[1]} after, over 1, 5 and 15 minutes{'' if is_idle(loads[0], cores) else '; **busy: read ratios only**'}",
+        "order": f"{options.runs} × A B B A, {options.seconds:g} s each; medians",
+    }
+    table = "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts.items())])
+    return (
+        f"# Measured on {day}\n\n{table}\n\n"
+        "Figures are those of a request. A ratio is that of nerite to "
+        f"{run.peer.name}: below 1 is better for all but infer/s and responses/s. The limit is a bare epoll loop in C that answers with the same bytes, where the\n"
+        "table does not name another one. A dash stands for what was not measured: there is no peer, or this machine does not count it.\n"
+    )
+
+
+def load_averages() -> str:
+    return ", ".join(f"{value:.1f}" for value in os.getloadavg())
+
+
+def is_idle(averages: str, cores: int) -> bool:
+    return float(averages.split(",")[0]) <= cores / 4
+
+
+def processor() -> str:
+    found = re.search(r"^model name\s*:\s*(.+)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return found[1] if found else platform.machine()
+
+
+def memory_gib() -> int:
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30))
+
+
+def nerite_version(run: Run) -> str:
+    said = subprocess.run([run.ours.command[0], "--version"], capture_output=True, text=True, check=True).stdout
+    return said.split()[-1]
+
+
+def peer_version(run: Run) -> str:
+    if run.options.baseline:
+        return run.options.baseline.name
+    lock = (ROOT / "tests" / "oracle" / "triton.txt").read_text()
+    return re.search(r"^nvidia-pytriton==\S+", lock, re.MULTILINE)[0].replace("==", " ")
+
+
+def commit() -> str:
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+    changed = " with changes" if git("status", "--porcelain", "--untracked-files=no") else ""
+    return (git("rev-parse", "--short", "HEAD") or "unknown") + changed
+
+
+def with_page(summary: str, day: datetime.date) -> str:
+    """The summary of the site with the page of this day, the newest first."""
+    lines = [line for line in summary.splitlines() if not ((found := MADE.fullmatch(line)) and found[1] == str(day))]
+    lines.insert(lines.index(PROMISES) + 1, f"  - [Measured on {day}](results/{day}.md)")
+    return "\n".join(lines) + "\n"
