@@ -19,7 +19,7 @@ pub(crate) struct Reader {
 
 /// The metrics at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Sample {
+pub(crate) struct Reading {
     /// `None`: the server does not count copies.
     pub(crate) copied_bytes: Option<f64>,
     gpus: BTreeMap<String, Gpu>,
@@ -40,40 +40,33 @@ impl Reader {
         Ok(Reader { client, path: format!("/{path}") })
     }
 
-    pub(crate) fn read(&self) -> Result<Sample, String> {
+    pub(crate) fn read(&self) -> Result<Reading, String> {
         let page = self.client.page(&self.path).map_err(|error| format!("--metrics-url: {error}"))?;
-        Ok(Sample::parse(&page))
+        Ok(Reading::parse(&page))
     }
 }
 
-impl Sample {
-    fn parse(page: &str) -> Sample {
-        let mut sample = Sample::default();
-        for line in page.lines().filter(|line| !line.starts_with('#')) {
-            let Some((series, Ok(value))) = line.rsplit_once(' ').map(|(series, value)| (series, value.parse::<f64>()))
-            else {
-                continue;
-            };
-            let name = series.split_once('{').map_or(series, |(name, _)| name);
-            if name == COPIED {
-                *sample.copied_bytes.get_or_insert_default() += value;
+impl Reading {
+    fn parse(page: &str) -> Reading {
+        let mut sample = Reading::default();
+        for line in page.lines().filter_map(nerite_wire::prometheus::Sample::read) {
+            if line.name == COPIED {
+                *sample.copied_bytes.get_or_insert_default() += line.value;
                 continue;
             }
-            let Some(uuid) = series.split_once("gpu_uuid=\"").and_then(|(_, rest)| rest.split_once('"')) else {
-                continue;
-            };
-            let gpu = sample.gpus.entry(uuid.0.to_owned()).or_insert_with(|| Gpu {
-                uuid: uuid.0.to_owned(),
+            let Some(uuid) = line.label("gpu_uuid") else { continue };
+            let gpu = sample.gpus.entry(uuid.clone()).or_insert_with(|| Gpu {
+                uuid,
                 utilization: 0.0,
                 power_watts: 0.0,
                 used_bytes: 0.0,
                 total_bytes: 0.0,
             });
-            match name {
-                "nv_gpu_utilization" => gpu.utilization = value,
-                "nv_gpu_power_usage" => gpu.power_watts = value,
-                "nv_gpu_memory_used_bytes" => gpu.used_bytes = value,
-                "nv_gpu_memory_total_bytes" => gpu.total_bytes = value,
+            match line.name {
+                "nv_gpu_utilization" => gpu.utilization = line.value,
+                "nv_gpu_power_usage" => gpu.power_watts = line.value,
+                "nv_gpu_memory_used_bytes" => gpu.used_bytes = line.value,
+                "nv_gpu_memory_total_bytes" => gpu.total_bytes = line.value,
                 _ => {}
             }
         }
@@ -82,7 +75,7 @@ impl Sample {
 }
 
 impl Gpus {
-    pub(crate) fn add(&mut self, sample: &Sample) {
+    pub(crate) fn add(&mut self, sample: &Reading) {
         self.samples += 1;
         for (uuid, now) in &sample.gpus {
             match self.sums.get_mut(uuid) {
@@ -118,13 +111,13 @@ mod tests {
                  nv_gpu_memory_used_bytes{{gpu_uuid=\"G\"}} {bytes}\nnv_cpu_utilization 0.5\n"
             )
         };
-        let (first, second) = (Sample::parse(&page(0.5, 10)), Sample::parse(&page(0.25, 5)));
+        let (first, second) = (Reading::parse(&page(0.5, 10)), Reading::parse(&page(0.25, 5)));
         assert_eq!(first.copied_bytes, Some(7.0));
         let mut gpus = Gpus::default();
         gpus.add(&first);
         gpus.add(&second);
         let whole = gpus.whole();
         assert_eq!((whole[0].utilization, whole[0].used_bytes), (0.375, 10.0));
-        assert_eq!(Sample::parse("").copied_bytes, None);
+        assert_eq!(Reading::parse("").copied_bytes, None);
     }
 }

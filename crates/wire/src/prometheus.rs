@@ -13,6 +13,7 @@ mod latencies;
 mod loads;
 mod missing;
 mod page;
+mod sample;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ pub use demand::DemandMetrics;
 pub use gpus::GpuMetrics;
 pub use loads::ModelLoads;
 pub use missing::MissingVersion;
+pub use sample::Sample;
 pub use server::ServerMetrics;
 
 /// Everything that `/metrics` shows.

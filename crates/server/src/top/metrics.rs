@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use nerite_wire::prometheus::Sample;
+
 /// The numbers of one model, all versions together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ModelNumbers {
@@ -42,7 +44,7 @@ impl Numbers {
     pub(super) fn read(page: &str) -> Numbers {
         let mut numbers = Numbers::default();
         for line in page.lines().filter(|line| !line.starts_with('#')) {
-            let Some(sample) = Line::read(line) else { continue };
+            let Some(sample) = Sample::read(line) else { continue };
             numbers.add(&sample);
         }
         numbers
@@ -62,7 +64,7 @@ impl Numbers {
         labelled.filter(|(label, _)| !label.is_empty())
     }
 
-    fn add(&mut self, sample: &Line<'_>) {
+    fn add(&mut self, sample: &Sample<'_>) {
         let Some(model) = sample.label("model") else {
             let kind = KINDS.iter().find_map(|kind| sample.label(kind));
             let name = kind.map_or_else(|| sample.name.to_owned(), |kind| format!("{}.{kind}", sample.name));
@@ -88,54 +90,6 @@ impl Numbers {
         };
         *place += sample.value;
     }
-}
-
-/// `name{label="value",…} number`.
-struct Line<'l> {
-    name: &'l str,
-    labels: Vec<(&'l str, String)>,
-    value: f64,
-}
-
-impl<'l> Line<'l> {
-    fn read(line: &'l str) -> Option<Line<'l>> {
-        let end = line.find(['{', ' '])?;
-        let (name, mut rest) = line.split_at(end);
-        let mut labels = Vec::new();
-        if let Some(mut inside) = rest.strip_prefix('{') {
-            while let Some((label, text)) = inside.split_once("=\"") {
-                let (value, after) = quoted(text)?;
-                labels.push((label.trim_start_matches(','), value));
-                inside = after;
-                if inside.starts_with('}') {
-                    break;
-                }
-            }
-            rest = inside.strip_prefix('}')?;
-        }
-        Some(Line { name, labels, value: rest.trim().parse().ok()? })
-    }
-
-    fn label(&self, name: &str) -> Option<String> {
-        self.labels.iter().find(|(label, _)| *label == name).map(|(_, value)| value.clone())
-    }
-}
-
-/// The text up to the closing quotation mark, and what follows it.
-fn quoted(text: &str) -> Option<(String, &str)> {
-    let mut value = String::new();
-    let mut chars = text.char_indices();
-    while let Some((at, next)) = chars.next() {
-        match next {
-            '"' => return Some((value, &text[at + 1..])),
-            '\\' => match chars.next()?.1 {
-                'n' => value.push('\n'),
-                other => value.push(other),
-            },
-            other => value.push(other),
-        }
-    }
-    None
 }
 
 #[cfg(test)]
