@@ -4,10 +4,10 @@ Nothing here asserts speed: that every request was answered, that both sides cou
 """
 
 import json
-import os
 import pathlib
 import signal
 import subprocess
+import tempfile
 
 import numpy as np
 import pytest
@@ -23,8 +23,7 @@ def bench(server, *options: str, protocol: str = "http") -> dict:
     """The first point of the measurement of a fixed number of requests."""
     url = server.grpc if protocol == "grpc" else server.http
     words = [str(servers.nerite_binary()), "bench", "-u", url, "-i", protocol, f"--request-count={REQUESTS}", "--json", *options]
-    environment = {**os.environ, "NERITE_SESSION_SOCKET": str(getattr(server, "session_socket", ""))}
-    done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, env=environment)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr
     (point,) = json.loads(done.stdout)["points"]
     assert point["client"]["requests"] == REQUESTS
@@ -61,6 +60,57 @@ def test_each_request_is_counted_by_both_sides(server, way):
     assert point["server"]["inferences"] == REQUESTS * rows
     assert point["client"]["latency"]["min_us"] > 0
     assert HttpClient(server.http).status("system") == []
+
+
+@pytest.fixture(scope="module")
+def own(launcher):
+    """A server whose models can be loaded, and which has sessions."""
+    repository = launcher.copy_of("bench", "simple", "identity_fp32")
+    loaded = ["--model-control-mode=explicit", "--load-model=simple", "--load-model=identity_fp32"]
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        socket = f"{folder}/session.sock"
+        patch.setenv("NERITE_SESSION_SOCKET", socket)
+        with launcher.running("bench", *loaded, f"--session-socket={socket}", repository=repository) as server:
+            yield server
+
+
+# An inference is prepared with its tensors in memory.
+@pytest.mark.parametrize(
+    ("calls", "memory"),
+    [("plain", "none"), ("plain", "system"), ("plain", "lease"), ("prepared", "system"), ("prepared", "lease")],
+)
+def test_a_session_counts_each_request(own, calls, memory):
+    point = bench(own, "-m", "simple", f"--session-calls={calls}", f"--shared-memory={memory}", "--concurrency-range=2", protocol="session")
+    assert point["server"]["successes"] == REQUESTS
+    assert HttpClient(own.http).status("system") == []
+
+
+def test_calls_of_a_packet_are_requests_each(own):
+    words = ["-m", "simple", "-i", "session", "-u", own.http, "--session-calls=batched:8", "--shared-memory=lease", "--request-count=5", "--json"]
+    done = subprocess.run([str(servers.nerite_binary()), "bench", *words], capture_output=True, text=True, timeout=LIMIT_S)
+    (point,) = json.loads(done.stdout)["points"]
+    assert point["client"]["requests"] == point["server"]["successes"] == 5 * 8
+
+
+SWEEP = ["-p", "50", "-s", "100000", "--json"]
+
+
+def test_sizes_are_measured_inline_and_in_regions(own):
+    words = ["-m", "identity_fp32", "-u", own.http, "--sweep=sizes", "--sizes=64,64K", "--shared-memory=system", *SWEEP]
+    done = subprocess.run([str(servers.nerite_binary()), "bench", *words], capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    (sweep,) = json.loads(done.stdout)["sizes"]
+    assert [point["bytes"] for point in sweep["points"]] == [64, 64 << 10]
+    assert HttpClient(own.http).status("system") == []
+
+
+def test_the_model_has_its_configuration_again_after_a_sweep(own):
+    before = HttpClient(own.http).config("simple")
+    words = ["-m", "simple", "-u", own.http, "--sweep=config", "-l", "1000", *SWEEP[:-1]]
+    done = subprocess.run([str(servers.nerite_binary()), "bench", *words], capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("  best\n") == 1 and "max_batch_size: " in done.stdout
+    assert HttpClient(own.http).config("simple") == before
 
 
 def test_a_decoupled_model_has_responses_without_number(server, tmp_path):

@@ -25,7 +25,7 @@ const CONNECTIONS_MAX: usize = 256;
 pub(crate) struct Profiler<'o> {
     options: &'o Options,
     pub(crate) model: Model,
-    pub(crate) caller: Caller,
+    caller: Caller,
     linker: Linker,
     held: Held,
     data: Dataset,
@@ -33,8 +33,6 @@ pub(crate) struct Profiler<'o> {
     watched: Option<Watched>,
     meter: Meter,
     metrics: Option<Reader>,
-    /// Name and version of the server.
-    pub(crate) server: String,
     intervals: Vec<Duration>,
 }
 
@@ -61,6 +59,8 @@ struct Measured {
 
 /// Who looks at a measurement while it goes on.
 pub(crate) trait Observer {
+    /// A level begins.
+    fn level(&mut self, level: Level);
     /// The `trial`th window of a level has ended, in which the client saw this.
     fn window(&mut self, trial: usize, client: &Client);
     /// Whether the user wants to end the measurement.
@@ -71,7 +71,7 @@ impl<'o> Profiler<'o> {
     /// Reads what the server says of the model, and makes data and memory for its requests.
     pub(crate) fn new(options: &'o Options) -> Result<Profiler<'o>, String> {
         let caller = Caller::new(options)?;
-        let (server, has_statistics) = caller.server()?;
+        let (_, has_statistics) = caller.server()?;
         let model = Model::read(&caller, &options.model, &options.version)?;
         if !options.trace.is_empty() {
             caller.trace(&model.name, &trace_settings(&options.trace))?;
@@ -95,12 +95,21 @@ impl<'o> Profiler<'o> {
             }
         };
         let meter = Meter::new(&pids);
-        Ok(Profiler { options, model, caller, linker, held, data, watched, meter, metrics, server, intervals })
+        Ok(Profiler { options, model, caller, linker, held, data, watched, meter, metrics, intervals })
     }
 
     /// The average rate of the file of intervals.
     pub(crate) fn intervals_rate(&self) -> f64 {
         self.intervals.len() as f64 / self.intervals.iter().sum::<Duration>().as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+
+    /// The level with which the options begin.
+    pub(crate) fn first_level(&self) -> Level {
+        match &self.options.load {
+            Wanted::Concurrency(range) => Level::Concurrency(range.start),
+            Wanted::Rate(range) => Level::Rate(range.start),
+            Wanted::Intervals(_) => Level::Intervals(self.intervals_rate()),
+        }
     }
 
     /// Gives the memory back.
@@ -121,6 +130,7 @@ impl<'o> Profiler<'o> {
 
     /// Measures one level.
     pub(crate) fn measure(&self, level: Level, observer: &mut dyn Observer) -> Result<Point, String> {
+        observer.level(level);
         self.try_once()?;
         let load = self.start(level);
         let measured = self.windows(&load, level, observer);
@@ -189,18 +199,23 @@ impl<'o> Profiler<'o> {
                 options.trials_max
             }
         };
+        let mut agree = false;
         for trial in 1..=trials {
             self.wait(load, window, &mut seen, observer)?;
             let (record, mark) = self.mark(load)?;
             let seconds = marks.last().map_or(0.0, |before| (mark.at - before.at).as_secs_f64());
             marks.push(mark);
             windows.push(Measured { record, seconds });
+            if let Some(old) = windows.len().checked_sub(WINDOWS + 1) {
+                // Only the last windows are reported.
+                windows[old].record = Record::default();
+            }
             let all = self.client(&windows[trial - 1..]);
             let now = Figures { throughput: all.throughput, latency_us: all.stabilized_us(options.percentile) };
             figures.push(now);
             observer.window(trial, &all);
-            let is_done = is_stable(&figures, options.stability) || is_too_slow(&figures, latency_max_us);
-            if is_done || load.failure().is_some() || observer.is_interrupted() {
+            agree = is_stable(&figures, options.stability);
+            if agree || is_too_slow(&figures, latency_max_us) || load.failure().is_some() || observer.is_interrupted() {
                 break;
             }
         }
@@ -213,7 +228,7 @@ impl<'o> Profiler<'o> {
         let copied = before.copied_bytes.zip(after.copied_bytes).map(|(before, after)| after - before);
         cost.copied_bytes = copied.map(|bytes| bytes / client.requests.max(1) as f64);
         let gpus = self.metrics.is_some().then(|| seen.gpus.whole());
-        let is_stable = matches!(window, Window::Fixed(_)) || is_stable(&figures, options.stability);
+        let is_stable = matches!(window, Window::Fixed(_)) || agree;
         let records = options.files.export.is_some().then(|| records(&windows[from..], &marks[from..]));
         Ok(Point { level, client, server, cost, is_stable, gpus, records })
     }

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
+use crate::caller::Caller;
 use crate::interrupt::Interrupt;
 use crate::live::Live;
 use crate::machine::{machine, now};
@@ -39,66 +40,41 @@ impl From<String> for Failure {
 /// Measures what the options say, prints the report, and writes the files.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let interrupt = Interrupt::watch()?;
-    let options = defaults(options);
-    let options = if options.sweep == Some(Sweep::Sizes) { sweep::begin(&options)? } else { options };
-    let options = &options;
-    let profiler = Profiler::new(options)?;
+    let options = &defaults(options);
     let mut watcher = Watcher { options, interrupt, live: Live::new(levels(options)) };
-    let mut results =
-        Results { about: about(options, &profiler), points: Vec::new(), sizes: Vec::new(), configs: Vec::new() };
-    let measured = measure(options, &profiler, &mut results, &mut watcher);
+    let caller = Caller::new(options)?;
+    let (points, sizes, configs) = Default::default();
+    let mut results = Results { about: about(options, caller.server()?.0), points, sizes, configs };
+    let measured = match options.sweep {
+        None => measure(options, &mut results, &mut watcher),
+        Some(Sweep::Sizes) => sweep::sizes(options, &caller, &mut watcher).map(|sizes| results.sizes.push(sizes)),
+        Some(Sweep::Config) => sweep::configs(options, &caller, &mut watcher).map(|configs| results.configs = configs),
+    };
     watcher.live.finish();
-    profiler.end()?;
     measured?;
     report(options, &results)
 }
 
-/// Measures the levels, or what a sweep varies.
-fn measure(
-    options: &Options,
-    profiler: &Profiler<'_>,
-    results: &mut Results,
-    watcher: &mut Watcher<'_>,
-) -> Result<(), String> {
-    let first = match &options.load {
-        Load::Concurrency(range) => Level::Concurrency(range.start),
-        Load::Rate(range) => Level::Rate(range.start),
-        Load::Intervals(_) => Level::Intervals(profiler.intervals_rate()),
-    };
-    match options.sweep {
-        None => {
-            watcher.print(&console::header(options, profiler.model.is_sequence, profiler.model.is_decoupled))?;
-            search(options, profiler.intervals_rate(), |level| {
-                watcher.print(&console::begin(level))?;
-                watcher.live.level(&level);
-                let point = profiler.measure(level, watcher)?;
-                watcher.print(&console::level(options, &point))?;
-                if !point.is_stable {
-                    watcher.note(&console::unstable(options, level));
-                }
-                if let Some(max) =
-                    options.latency_max.filter(|max| latency_us(options, &point) > max.as_secs_f64() * 1e6)
-                {
-                    watcher.note(&console::too_slow(max));
-                }
-                results.points.push(point.clone());
-                Ok(point)
-            })
-            .map(drop)
+/// Measures the levels.
+fn measure(options: &Options, results: &mut Results, watcher: &mut Watcher<'_>) -> Result<(), String> {
+    let profiler = Profiler::new(options)?;
+    let model = &profiler.model;
+    watcher.print(&console::header(options, model.is_sequence, model.is_decoupled))?;
+    let measured = search(options, profiler.intervals_rate(), |level| {
+        watcher.print(&console::begin(level))?;
+        let point = profiler.measure(level, watcher)?;
+        watcher.print(&console::level(options, &point))?;
+        if !point.is_stable {
+            watcher.note(&console::unstable(options, level));
         }
-        Some(Sweep::Sizes) => {
-            watcher.live.level(&first);
-            results.sizes.push(sweep::sizes(options, &profiler.model, first, watcher)?);
-            Ok(())
+        if let Some(max) = options.latency_max.filter(|max| latency_us(options, &point) > max.as_secs_f64() * 1e6) {
+            watcher.note(&console::too_slow(max));
         }
-        Some(Sweep::Config) => {
-            watcher.live.level(&first);
-            results.configs = sweep::configs(options, &profiler.caller, &profiler.model, first, watcher)?;
-            let max_us = options.latency_max.map_or(f64::INFINITY, |max| max.as_secs_f64() * 1e6);
-            sweep::mark(&mut results.configs, options.percentile, max_us);
-            Ok(())
-        }
-    }
+        Ok(point)
+    });
+    profiler.end()?;
+    results.points = measured?;
+    Ok(())
 }
 
 /// Prints what is known at the end, and writes the files.
@@ -158,11 +134,11 @@ fn defaults(options: &Options) -> Options {
     options
 }
 
-fn about(options: &Options, profiler: &Profiler<'_>) -> About {
+fn about(options: &Options, server: String) -> About {
     About {
         date: now(),
         machine: machine(),
-        server: profiler.server.clone(),
+        server,
         address: options.address(),
         model: options.model.clone(),
         version: options.version.clone(),
@@ -209,6 +185,10 @@ impl Watcher<'_> {
 }
 
 impl Observer for Watcher<'_> {
+    fn level(&mut self, level: Level) {
+        self.live.level(&level);
+    }
+
     fn window(&mut self, trial: usize, client: &Client) {
         let trials_max = self.options.trials_max.max(WINDOWS);
         self.live.window(trial, trials_max, client.throughput, client.stabilized_us(self.options.percentile));

@@ -11,49 +11,40 @@ use crate::results::{Cache, Server};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counts(Vec<StatisticsReport>);
 
-/// The models whose counts are read.
+/// The models whose counts are read. The measured model is the first.
 #[derive(Clone, Debug)]
-pub(crate) struct Watched {
-    /// Names and versions; the measured model is the first.
-    models: Vec<(String, String)>,
-    has_cache: Vec<bool>,
-}
+pub(crate) struct Watched(Vec<Model>);
 
 impl Watched {
     pub(crate) fn new(model: &Model, options: &Options, caller: &Caller) -> Result<Watched, String> {
-        let mut watched =
-            Watched { models: vec![(model.name.clone(), model.version.clone())], has_cache: vec![model.has_cache] };
-        for (name, version) in model.steps.iter().chain(&options.composing) {
-            let step = Model::read(caller, name, version)?;
-            if !watched.models.contains(&(step.name.clone(), step.version.clone())) {
-                watched.has_cache.push(step.has_cache);
-                watched.models.push((step.name.clone(), step.version.clone()));
-            }
-            // The steps of a step that is an ensemble too.
-            for (name, version) in &step.steps {
-                let inner = Model::read(caller, name, version)?;
-                if !watched.models.contains(&(inner.name.clone(), inner.version.clone())) {
-                    watched.has_cache.push(inner.has_cache);
-                    watched.models.push((inner.name, inner.version));
-                }
+        let mut models = vec![model.clone()];
+        let mut wanted: Vec<(String, String)> = model.steps.iter().chain(&options.composing).cloned().collect();
+        // The steps of a step that is an ensemble too follow it.
+        while !wanted.is_empty() {
+            let (name, version) = wanted.remove(0);
+            let step = Model::read(caller, &name, &version)?;
+            let is_known = |known: &Model| (&known.name, &known.version) == (&step.name, &step.version);
+            if !models.iter().any(is_known) {
+                wanted.splice(..0, step.steps.iter().cloned());
+                models.push(step);
             }
         }
-        Ok(watched)
+        Ok(Watched(models))
     }
 
     pub(crate) fn read(&self, caller: &Caller) -> Result<Counts, String> {
-        let one = |(name, version): &(String, String)| {
+        let one = |Model { name, version, .. }: &Model| {
             let reports = caller.statistics(name)?;
             let found = reports.into_iter().find(|report| report.version.to_string() == *version);
             found.ok_or_else(|| format!("the server has no statistics of model '{name}', version {version}"))
         };
-        Ok(Counts(self.models.iter().map(one).collect::<Result<_, String>>()?))
+        Ok(Counts(self.0.iter().map(one).collect::<Result<_, String>>()?))
     }
 
     /// What was counted between two readings.
     pub(crate) fn difference(&self, before: &Counts, after: &Counts) -> Option<Server> {
-        let mut servers = before.0.iter().zip(&after.0).zip(&self.has_cache);
-        let mut servers = servers.by_ref().map(|((before, after), has_cache)| difference(before, after, *has_cache));
+        let servers = before.0.iter().zip(&after.0).zip(&self.0);
+        let mut servers = servers.map(|((before, after), model)| difference(before, after, model.has_cache));
         let first = servers.next()?;
         Some(Server { composing: servers.collect(), ..first })
     }

@@ -3,5 +3,5 @@
 mod config;
 mod sizes;
 
-pub(crate) use self::config::{best_config, configs, mark};
-pub(crate) use self::sizes::{begin, sizes};
+pub(crate) use self::config::{best_config, configs};
+pub(crate) use self::sizes::sizes;

@@ -3,11 +3,10 @@
 use serde_json::{Value, json};
 
 use crate::caller::Caller;
-use crate::model::Model;
 use crate::options::Options;
 use crate::pareto::pareto_front;
 use crate::profile::{Observer, Profiler};
-use crate::results::{ConfigPoint, Level};
+use crate::results::ConfigPoint;
 
 /// Batch sizes at most.
 const BATCHES: [usize; 6] = [1, 2, 4, 8, 16, 32];
@@ -18,38 +17,40 @@ const DELAYS_US: [u64; 3] = [0, 100, 1000];
 pub(crate) fn configs(
     options: &Options,
     caller: &Caller,
-    model: &Model,
-    level: Level,
     observer: &mut dyn Observer,
 ) -> Result<Vec<ConfigPoint>, String> {
-    let own = caller.config_json(&model.name)?;
+    let own = caller.config_json(&options.model)?;
     let batch_max = own["max_batch_size"].as_u64().unwrap_or_default() as usize;
     if batch_max == 0 {
         return Err(format!(
             "--sweep config needs a model with batches, and model '{}' has max_batch_size 0",
-            model.name
+            options.model
         ));
     }
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let mut points = Vec::new();
-    let done = candidates(batch_max, cores).into_iter().filter(|(batch, ..)| *batch >= options.batch).try_for_each(
-        |candidate| {
+    let done: Result<(), String> = candidates(batch_max, cores)
+        .into_iter()
+        .filter(|(batch, ..)| *batch >= options.batch)
+        .try_for_each(|candidate| {
             if observer.is_interrupted() {
                 return Ok(());
             }
             let (batch, instances, delay_us) = candidate;
-            caller.load_model(&model.name, Some(&changed(&own, candidate).to_string()))?;
+            caller.load_model(&options.model, Some(&changed(&own, candidate).to_string()))?;
             let profiler = Profiler::new(options)?;
-            let point = profiler.measure(level, observer);
+            let point = profiler.measure(profiler.first_level(), observer);
             profiler.end()?;
             points.push(ConfigPoint { batch, instances, delay_us, point: point?, is_best: false, is_front: false });
             Ok(())
-        },
-    );
-    caller.load_model(&model.name, None).map_err(|reason: String| {
+        });
+    // A load without a configuration keeps the last one, if the model's files are the same.
+    caller.load_model(&options.model, Some(&own.to_string())).map_err(|reason: String| {
         format!("the model keeps the last configuration that was tried, as it cannot be loaded again: {reason}")
     })?;
-    done.map(|()| points)
+    done?;
+    mark(&mut points, options);
+    Ok(points)
 }
 
 /// Batch size, instances and delay of each configuration.
@@ -85,7 +86,9 @@ fn changed(own: &Value, (batch, instances, delay_us): (usize, usize, u64)) -> Va
 
 /// Marks the configurations that no other is better than, and the best one: that with the highest throughput within the latency, or else with the lowest
 /// latency.
-pub(crate) fn mark(configs: &mut [ConfigPoint], percentile: Option<u8>, latency_max_us: f64) {
+fn mark(configs: &mut [ConfigPoint], options: &Options) {
+    let (percentile, max) = (options.percentile, options.latency_max);
+    let latency_max_us = max.map_or(f64::INFINITY, |max| max.as_secs_f64() * 1e6);
     let figures =
         |config: &ConfigPoint| (config.point.client.throughput, config.point.client.stabilized_us(percentile));
     let points: Vec<(f64, f64)> = configs.iter().map(figures).collect();

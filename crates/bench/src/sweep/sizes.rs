@@ -4,42 +4,30 @@ use crate::caller::Caller;
 use crate::model::{Model, TensorSpec};
 use crate::options::{Memory, Options, Protocol};
 use crate::profile::{Observer, Profiler};
-use crate::results::{Level, Point, SizePoint, SizeSweep};
+use crate::results::{Point, SizePoint, SizeSweep};
 
 /// Sizes in bytes, if the user names none.
 const SIZES: [usize; 10] = [64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
 
-/// The options for the first size, and the sizes.
-pub(crate) fn begin(options: &Options) -> Result<Options, String> {
-    let sizes = if options.sizes.is_empty() { SIZES.to_vec() } else { options.sizes.clone() };
-    let caller = Caller::new(options)?;
-    let model = Model::read(&caller, &options.model, &options.version)?;
-    let first = of_size(options, &model, sizes[0])?;
-    Ok(Options { sizes, ..first })
-}
-
 /// Measures the model with tensors of each size, in the message and in shared memory in turn.
-pub(crate) fn sizes(
-    options: &Options,
-    model: &Model,
-    level: Level,
-    observer: &mut dyn Observer,
-) -> Result<SizeSweep, String> {
+pub(crate) fn sizes(options: &Options, caller: &Caller, observer: &mut dyn Observer) -> Result<SizeSweep, String> {
+    let model = Model::read(caller, &options.model, &options.version)?;
+    let sizes = if options.sizes.is_empty() { &SIZES[..] } else { &options.sizes };
     let shared = match (options.memory, options.protocol) {
         (Memory::Inline, Protocol::Session) => Memory::Lease,
         (Memory::Inline, _) => Memory::System,
         (given, _) => given,
     };
-    let mut points = Vec::with_capacity(options.sizes.len());
-    for &bytes in &options.sizes {
+    let mut points = Vec::with_capacity(sizes.len());
+    for &bytes in sizes {
         if observer.is_interrupted() {
             break;
         }
-        let sized = of_size(options, model, bytes)?;
+        let sized = of_size(options, &model, bytes)?;
         let mut measure = |memory| -> Result<Point, String> {
             let options = Options { memory, ..sized.clone() };
             let profiler = Profiler::new(&options)?;
-            let point = profiler.measure(level, observer);
+            let point = profiler.measure(profiler.first_level(), observer);
             profiler.end()?;
             point
         };
