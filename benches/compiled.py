@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What does a request through the C interface of compiled backends cost, beside the same in the server itself, or beside Triton?
 
-    cargo build --release -p nerite-server -p nerite-bench
-    .venv/bin/python benches/compiled.py                    # two minutes; NERITE_BIN and NERITE_BENCH_BIN name other binaries
+    cargo build --release -p nerite-server --bin nerite
+    .venv/bin/python benches/compiled.py                    # two minutes; NERITE_BIN names another binary
     .venv/bin/python benches/compiled.py --triton           # three minutes
 
 One server has two identity models: one of the built-in backend, one of peer/identity.c. They are asked by turns, so that both sides of a pair meet
@@ -30,9 +30,11 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path[:0] = [str(HERE), str(ROOT / "tests" / "conformance"), str(ROOT / "tests" / "models")]
 
+os.environ.setdefault("NERITE_BIN", str(ROOT / "target" / "release" / "nerite"))
+
 import servers  # noqa: E402
 import triton  # noqa: E402
-from comparison.generator import bench  # noqa: E402
+from comparison.generator import of_size, run_bench  # noqa: E402
 from comparison.report import median, ratio  # noqa: E402
 from comparison.sides import check_identity, wait_ready  # noqa: E402
 
@@ -114,8 +116,8 @@ def measure(sides: list[Side], cell: tuple[str, str, int], options) -> bool:
 def measure_once(side: Side, cell: tuple[str, str, int], seconds: float) -> dict:
     protocol, placement, clients = cell
     address = side.server.http if protocol == "http" else side.server.grpc
-    return bench(f"--{protocol}={address}", f"--model={side.model}", f"--placement={placement}", "--bytes=64", f"--concurrency={clients}",
-                 f"--seconds={seconds}", f"--warm-up={seconds / 4}", f"--pids={side.server.pid}")[0]  # fmt: skip
+    cell = (protocol, placement, "64", str(clients))
+    return run_bench(address, side.server.pid, cell, seconds, *of_size(cell), model=side.model)
 
 
 @contextlib.contextmanager

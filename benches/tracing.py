@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What does tracing cost a request?
 
-    cargo build --release -p nerite-server -p nerite-bench
-    .venv/bin/python benches/tracing.py                     # two minutes; NERITE_BIN and NERITE_BENCH_BIN name other binaries
+    cargo build --release -p nerite-server --bin nerite
+    .venv/bin/python benches/tracing.py                     # two minutes; NERITE_BIN names another binary
 
 One server for each way (a file, a collector). Its tracing is switched off and on by turns, so that both sides of a pair meet the same machine. Every request is traced
 while it is on. The collector takes posts and reads nothing of them; on a host with few cores it takes processor time from all.
@@ -11,21 +11,22 @@ while it is on. The collector takes posts and reads nothing of them; on a host w
 import argparse
 import contextlib
 import http.server
-import json
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "conformance"), str(ROOT / "tests" / "models")]
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path[:0] = [str(HERE), str(ROOT / "tests" / "conformance"), str(ROOT / "tests" / "models")]
+os.environ.setdefault("NERITE_BIN", str(ROOT / "target" / "release" / "nerite"))
 
 import make_models  # noqa: E402
 import servers  # noqa: E402
 from clients import http_call  # noqa: E402
+from comparison.generator import of_size, run_bench  # noqa: E402
 
 CELLS = [("http", 1), ("grpc", 1), ("http", 8)]
 
@@ -66,7 +67,9 @@ def measure(way: str, server, protocol: str, clients: int, options) -> None:
     for _ in range(options.pairs):
         for level, found in sides.items():
             http_call(server.http, "POST", "/v2/trace/setting", {"trace_level": [level]}).ok()
-            found.append(bench(server, protocol, clients, options.seconds))
+            address = server.http if protocol == "http" else server.grpc
+            cell = (protocol, "inline", "64", str(clients))
+            found.append(run_bench(address, server.pid, cell, options.seconds, *of_size(cell)))
     median = lambda level, key: statistics.median(one[key] for one in sides[level])
     pairs = zip(sides["OFF"], sides["TIMESTAMPS"], strict=True)
     difference = statistics.median(on["p50_us"] - off["p50_us"] for off, on in pairs)
@@ -77,15 +80,6 @@ def measure(way: str, server, protocol: str, clients: int, options) -> None:
         f"{median('OFF', 'server_cpu_us'):.1f} us | {median('TIMESTAMPS', 'server_cpu_us'):.1f} us | {written} | {dropped} |",
         flush=True,
     )
-
-
-def bench(server, protocol: str, clients: int, seconds: float) -> dict:
-    program = os.environ.get("NERITE_BENCH_BIN", str(ROOT / "target" / "release" / "nerite-bench"))
-    address = server.http if protocol == "http" else server.grpc
-    arguments = [f"--{protocol}={address}", "--placement=inline", "--bytes=64", f"--concurrency={clients}", f"--seconds={seconds}",
-                 f"--warm-up={seconds / 4}", f"--pids={server.pid}", "--json"]  # fmt: skip
-    done = subprocess.run([program, *arguments], stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[0])
 
 
 def outcomes(server) -> dict[str, int]:

@@ -61,11 +61,12 @@ def batching(run: Run) -> list[Table]:
 
 def net_table(run: Run, pair: list, net: Net) -> Table:
     table = Table(f"{net.title}, inline, c{CONCURRENCY}; nerite: embedded engine, {run.peers_engine}")
-    words = ("--input=x", "--output=y", f"--output-bytes={4 * net.outputs}", "--batch")
     for protocol in PROTOCOLS:
         for model in net.models:
             cell = (protocol, "inline", str(4 * net.inputs), CONCURRENCY)
-            found = measured(pair, run.options, lambda side, cell=cell, model=model: measure_cell(side, cell, run.options, *words, model=model))
+            found = measured(
+                pair, run.options, lambda side, cell=cell, model=model: measure_cell(side, cell, run.options.seconds, model=model, is_fixed=True)
+            )
             is_batched = model == net.models[1]
             bounds = run.targets(Bound("per_second", least=net.target, of=PEER)) if is_batched and net.target else ()
             table.add(f"{spelled(protocol)}, {'batched' if is_batched else 'one by one'}", found, *bounds)

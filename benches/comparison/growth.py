@@ -6,6 +6,9 @@ import resource
 import shutil
 import socket
 
+from clients import HttpClient
+from regions import region
+
 from .cells import Cell
 from .counters import resident_mib
 from .generator import measure_cell
@@ -13,6 +16,7 @@ from .report import OURS, Bound, Found, Table
 from .sides import Run, Side, measured, running, with_flags
 
 REGIONS = (1, 100, 10_000)
+REGION_BYTES = 4096
 MODELS = (1, 500)
 REQUESTS = 1_000_000
 CONNECTIONS = (1, 1_000, 10_000)
@@ -28,14 +32,18 @@ def growth(run: Run) -> list[Table]:
 
 
 def regions(run: Run) -> Table:
-    """What a request costs among few and many registered regions."""
-    table = Table("registered regions, HTTP shm, 64 B, c1")
-    with running(run.pair, run.scratch):
-        found = {
-            count: measured(run.pair, run.options, lambda side, count=count: measure_cell(side, CELL, run.options, f"--regions={count}"))
-            for count in (REGIONS[:2] if run.options.quick else REGIONS)
-        }
-    return with_growth(table, found)
+    """What a request costs beside few and many registered regions that no request uses. Each has its own object, because Triton 2.51 fails if a key is
+    registered twice."""
+    found, made = {}, 0
+    with running(run.pair, run.scratch), contextlib.ExitStack() as held:
+        for count in REGIONS[:2] if run.options.quick else REGIONS:
+            for number in range(made, count):
+                for side in run.pair:
+                    other = held.enter_context(region(REGION_BYTES))
+                    HttpClient(side.server.http).register_system(f"other_{number}", other.key, REGION_BYTES)
+            made = count
+            found[count] = measured(run.pair, run.options, lambda side: measure_cell(side, CELL, run.options.seconds))
+    return with_growth(Table("registered regions, HTTP shm, 64 B, c1"), found)
 
 
 def models(run: Run) -> Table:
@@ -44,7 +52,7 @@ def models(run: Run) -> Table:
     for count in (1, 50) if run.options.quick else MODELS:
         crowded = [crowd(side, run, count) for side in run.pair]
         with running(crowded, run.scratch):
-            found[count] = measured(crowded, run.options, lambda side: measure_cell(side, CELL, run.options))
+            found[count] = measured(crowded, run.options, lambda side: measure_cell(side, CELL, run.options.seconds))
     return with_growth(Table("loaded models, HTTP shm, 64 B, c1"), found)
 
 
@@ -64,7 +72,7 @@ def requests(run: Run) -> Table:
     side, found, answered = run.ours, {}, 0
     with running([side], run.scratch):
         while True:
-            one = measure_cell(side, ("http", "shm", "64", "16"), run.options)
+            one = measure_cell(side, ("http", "shm", "64", "16"), run.options.seconds)
             if not found or answered >= REQUESTS:
                 found[answered] = {OURS: {"server_cpu_us": one["server_cpu_us"], "mib": resident_mib(side.server.pid)}}
             if answered >= REQUESTS:
@@ -87,7 +95,7 @@ def connections(run: Run) -> Table:
                 connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 assert connection.recv(4096).startswith(b"HTTP/1.1 200"), f"connection {opened} was refused"
                 opened += 1
-            found[count] = measured([roomy], run.options, lambda side: measure_cell(side, CELL, run.options))
+            found[count] = measured([roomy], run.options, lambda side: measure_cell(side, CELL, run.options.seconds))
     return with_growth(Table("idle connections, HTTP shm, 64 B, c1"), found)
 
 
@@ -95,8 +103,6 @@ def with_growth(table: Table, found: dict[int, Found]) -> Table:
     first = next(iter(found.values()))
     for count, roles in found.items():
         for role, figures in roles.items():
-            # The registration of many regions wakes the server as well.
-            figures.pop("wake_ups", None)
             figures["cpu_growth"] = figures["server_cpu_us"] / max(0.1, first[role]["server_cpu_us"])
         table.add(f"{count:,}", roles, *([] if roles is first else FLAT))
     return table

@@ -41,7 +41,7 @@ def limit(ours: Side, scratch: pathlib.Path, protocol: str, placement: str, size
     try:
         address = f"127.0.0.1:{port}"
         server = servers.Server(address, address, "", pid=process.pid, process=process)
-        side = Side(LIMIT, NAME, "fixed bytes", command, dict(os.environ), place, server=server, counter=counter)
+        side = Side(LIMIT, NAME, "fixed bytes", command, dict(os.environ), place, server=server, described_by=ours, counter=counter)
         side.sockets = {protocol: path} if in_socket else {}
         wait_listening(process, path if in_socket else port)
         yield side

@@ -1,11 +1,16 @@
 """How fast are requests of an identity answered?"""
 
 import contextlib
+import mmap
+import statistics
+import time
 from collections.abc import Callable
+
+import numpy as np
 
 from . import analyzer
 from .cells import Cell, byte_count, cells, title
-from .generator import MODEL, count_calls, measure_cell, memcpy
+from .generator import MODEL, count_calls, measure_cell
 from .limit import limit
 from .report import LIMIT, PEER, Bound, Table
 from .repositories import write_identity
@@ -16,7 +21,7 @@ COPY_SHARE, COPY_PLUS_US = 1.15, 100
 
 def small_requests(run: Run) -> list[Table]:
     """L1. The limit answers with the same bytes."""
-    table = Table("identity by system shared memory, lean load")
+    table = Table("identity by system shared memory, nerite bench")
     bounds = run.targets(Bound("server_cpu_us", most=1.6, of=LIMIT), Bound("server_cpu_us", most=0.2, of=PEER))
     with running(run.pair, run.scratch):
         small_lines(run, run.pair, table, "shm", bounds)
@@ -25,7 +30,7 @@ def small_requests(run: Run) -> list[Table]:
 
 def small_inline(run: Run) -> list[Table]:
     """The same with the tensors in the messages."""
-    table = Table("identity, inline, lean load")
+    table = Table("identity, inline, nerite bench")
     bounds = run.targets(Bound("server_cpu_us", most=0.5, of=PEER))
     with running(run.pair, run.scratch):
         small_lines(run, run.pair, table, "inline", bounds)
@@ -35,7 +40,7 @@ def small_inline(run: Run) -> list[Table]:
 def unix_sockets(run: Run) -> list[Table]:
     """L2. Triton has no such sockets, an earlier build of nerite may have them."""
     remark = "" if run.options.baseline else "Triton 2.51 has no Unix sockets."
-    table = Table("identity by system shared memory, over Unix sockets, lean load", remark=remark)
+    table = Table("identity by system shared memory, over Unix sockets, nerite bench", remark=remark)
     sides = []
     for side in run.pair if run.options.baseline else [run.ours]:
         other = moved(side, run.scratch, "unix")
@@ -54,9 +59,9 @@ def small_lines(run: Run, sides: list[Side], table: Table, placement: str, bound
         protocol, _, size, _ = cell
         with limit(sides[-1], run.scratch, protocol, placement, size, in_socket) as least:
             everyone = [*sides, *([least] if least else [])]
-            found = measured(everyone, run.options, lambda side, cell=cell: measure_cell(side, cell, run.options))
+            found = measured(everyone, run.options, lambda side, cell=cell: measure_cell(side, cell, run.options.seconds))
             for side in everyone:
-                found[side.role] |= count_calls(side, cell, run.options)
+                found[side.role] |= count_calls(side, cell, run.options.seconds / 2)
         table.add(title(cell), found, *bounds)
 
 
@@ -93,7 +98,7 @@ def large_inline(run: Run) -> list[Table]:
             held = limit(run.ours, run.scratch, protocol, placement, size) if protocol == "http" else contextlib.nullcontext()
             with held as least:
                 sides = [*run.pair, *([least] if least else [])]
-                found = measured(sides, run.options, lambda side, cell=cell: measure_cell(side, cell, run.options))
+                found = measured(sides, run.options, lambda side, cell=cell: measure_cell(side, cell, run.options.seconds))
             table.add(title(cell), found, *bounds)
     return [table]
 
@@ -110,10 +115,25 @@ def large_shm(run: Run) -> list[Table]:
     bounds = run.targets(Bound("p50_us", most=COPY_SHARE, of=LIMIT, plus=COPY_PLUS_US))
     with running(run.pair, run.scratch):
         for cell in cells(run.options, "shm", ("4M",) if run.options.quick else ("4M", "64M"), ("1",)):
-            copy = Bare(lambda cell=cell: memcpy(cell[2]))
-            found = measured([*run.pair, copy], run.options, lambda side, cell=cell: measure_cell(side, cell, run.options))
+            copy = Bare(lambda cell=cell: memcpy(byte_count(cell[2]), run.options.seconds))
+            found = measured([*run.pair, copy], run.options, lambda side, cell=cell: measure_cell(side, cell, run.options.seconds))
             table.add(title(cell), found, *bounds)
     return [table]
+
+
+def memcpy(size: int, seconds: float) -> dict[str, float]:
+    """The time of a copy between two regions, both touched before."""
+    times, end = [], time.monotonic() + seconds
+    with mmap.mmap(-1, size) as given, mmap.mmap(-1, size) as taken:
+        source, target = np.frombuffer(given, np.uint8), np.frombuffer(taken, np.uint8)
+        source.fill(1)
+        target.fill(0)
+        while not times or time.monotonic() < end:
+            begin = time.perf_counter_ns()
+            np.copyto(target, source)
+            times.append(time.perf_counter_ns() - begin)
+        del source, target
+    return {"p50_us": statistics.median(times) / 1000}
 
 
 def python_identity(run: Run) -> list[Table]:
@@ -133,6 +153,6 @@ def load_table(run: Run, pair: list[Side], what: str, grid: list[Cell], bounds: 
     table = Table(what)
     with running(pair, run.scratch):
         for cell in grid:
-            found = measured(pair, run.options, lambda side, cell=cell: measure_cell(side, cell, run.options))
+            found = measured(pair, run.options, lambda side, cell=cell: measure_cell(side, cell, run.options.seconds))
             table.add(title(cell), found, *run.targets(*bounds(cell)))
     return [table]

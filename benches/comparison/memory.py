@@ -26,7 +26,7 @@ def memory(run: Run) -> list[Table]:
             for size in run.options.bytes or (SIZES[:-1] if run.options.quick else SIZES):
                 for placement in ("inline", "shm"):
                     for protocol in PROTOCOLS:
-                        measure_cell(side, (protocol, placement, size, "4"), run.options)
+                        measure_cell(side, (protocol, placement, size, "4"), run.options.seconds)
             loaded[side.role] = {"mib": resident_mib(pid)}
             time.sleep(SETTLE_S)
             settled[side.role] = {"mib": resident_mib(pid)}

@@ -23,14 +23,15 @@ def small_net(run: Run) -> list[Table]:
     table = Table(f"digit net by shm; nerite: embedded engine, {run.peers_engine}; limit: onnxruntime in process, Python")
     bounds = run.targets(Bound("cpu_over_us", most=SMALL_SHARE, of=PEER))
     alone = in_process((ROOT / "examples" / "models" / "digits" / "1" / "model.onnx").read_bytes(), run.options.seconds)
-    words = ("--input=image", "--output=probabilities", "--output-bytes=40", "--batch")
     pair = digit_sides(run.pair, run.scratch)
     with running(pair, run.scratch, check=False):
         for protocol in PROTOCOLS:
             for many in run.options.concurrency or CONCURRENCY:
                 cell = (protocol, "shm", str(DIGIT_BYTES), many)
                 found = measured(
-                    [*pair, alone], run.options, lambda side, cell=cell: measure_cell(side, cell, run.options, *words, model="digits")
+                    [*pair, alone],
+                    run.options,
+                    lambda side, cell=cell: measure_cell(side, cell, run.options.seconds, model="digits", is_fixed=True),
                 )
                 table.add(f"{spelled(protocol)}, c{many}", above(found, with_p50=many == "1"), *bounds)
     return [table]
@@ -47,12 +48,13 @@ def large_net(run: Run) -> list[Table]:
     for side in sides:
         write_net(side.repository, net, side.onnx_backend)
     alone = in_process(net.graph(), run.options.seconds)
-    words = ("--input=x", "--output=y", f"--output-bytes={4 * net.outputs}", "--batch")
     with running(sides, run.scratch, check=False):
         for protocol in PROTOCOLS:
             cell = (protocol, "shm", str(4 * net.inputs), "1")
             found = measured(
-                [*sides, alone], run.options, lambda side, cell=cell: measure_cell(side, cell, run.options, *words, model=net.models[0])
+                [*sides, alone],
+                run.options,
+                lambda side, cell=cell: measure_cell(side, cell, run.options.seconds, model=net.models[0], is_fixed=True),
             )
             table.add(spelled(protocol), above(found), *run.targets(Bound("over_us", most=LARGE_SHARE, of=PEER)))
     return [table]

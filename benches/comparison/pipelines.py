@@ -38,7 +38,7 @@ def ensemble(run: Run) -> list[Table]:
             for size in run.options.bytes or (SIZES[:1] if run.options.quick else SIZES):
                 for many in run.options.concurrency or CONCURRENCY:
                     cell = ("grpc", placement, size, many)
-                    found = measured(pair, run.options, lambda side, cell=cell: measure_cell(side, cell, run.options, model="chain"))
+                    found = measured(pair, run.options, lambda side, cell=cell: measure_cell(side, cell, run.options.seconds, model="chain"))
                     table.add(title(cell), found, *run.targets(Bound("server_cpu_us", most=TARGET, of=PEER)))
     return [table]
 

@@ -41,7 +41,7 @@ def nested_calls(run: Run) -> list[Table]:
     table = Table("a Python model that sends each request on to another one, by shm")
     with running(pair, run.scratch):
         for cell in cells(run.options, "shm", SIZES[:1] if run.options.quick else SIZES):
-            table.add(title(cell), measured(pair, run.options, lambda side, cell=cell: measure_cell(side, cell, run.options, model="asking")))
+            table.add(title(cell), measured(pair, run.options, lambda side, cell=cell: measure_cell(side, cell, run.options.seconds, model="asking")))
     return [table]
 
 

@@ -1,12 +1,9 @@
-"""What does a request of a sequence cost: L15?
-
-`nerite-bench` sends no sequences. NVIDIA's perf_analyzer does.
-"""
+"""What does a request of a sequence cost: L15?"""
 
 import pathlib
 
-from . import analyzer
 from .cells import CONCURRENCY
+from .generator import measure_cell
 from .report import PEER, Bound, Table
 from .repositories import ROOT, write_identity
 from .sides import Run, measured, moved, running
@@ -25,23 +22,22 @@ instance_group [{ kind: KIND_CPU count: 1 }]
 
 
 def sequences(run: Run) -> list[Table]:
-    table = Table("requests of sequences of 20, gRPC, under perf_analyzer")
-    if not analyzer.is_installed():
-        table.remark = "no perf_analyzer: python tests/perf_analyzer/setup_perf.py"
-        return [table]
+    table = Table("requests of sequences of 20, inline, gRPC")
     pair = [moved(side, run.scratch, "sequences") for side in run.pair]
     for side in pair:
         write_identity(side.repository, side.identity_backend)
         for name, strategy in STRATEGIES.items():
             write_model(side.repository, name, side.identity_backend, strategy)
-    words = ("--async", "--sequence-length=20", "--sequence-length-variation=0")
+    words = ("--sequence-length=20", "--sequence-length-variation=0")
     with running(pair, run.scratch):
         for strategy in STRATEGIES:
             for many in run.options.concurrency or CONCURRENCY:
+                cell = ("grpc", "inline", "64", many)
                 found = measured(
-                    pair, run.options,
-                    lambda side, strategy=strategy, many=many: analyzer.analyze(side, "grpc", strategy, many, run.options, *words),
-                )  # fmt: skip
+                    pair,
+                    run.options,
+                    lambda side, strategy=strategy, cell=cell: measure_cell(side, cell, run.options.seconds, *words, model=strategy, is_fixed=True),
+                )
                 table.add(f"{strategy}, c{many}", found, *run.targets(Bound("server_cpu_us", most=TARGET, of=PEER)))
     return [table]
 

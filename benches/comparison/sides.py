@@ -36,6 +36,8 @@ class Side:
     server: servers.Server | None = None
     # Unix sockets that are measured in the place of ports, by protocol.
     sockets: dict[str, pathlib.Path] = dataclasses.field(default_factory=dict)
+    # The server that describes its model, where it knows only the answer to a request.
+    described_by: "Side | None" = None
     # A file with the number of answers, where there are no statistics.
     counter: pathlib.Path | None = None
 

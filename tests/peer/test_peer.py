@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not setup_oracle.place("triton").exists(), reaso
 
 
 def peer(*words: str) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "NERITE_BIN": str(servers.nerite_binary()), "NERITE_BENCH_BIN": str(servers.DEVELOPMENT_BUILD / "nerite-bench")}
+    environment = {**os.environ, "NERITE_BIN": str(servers.nerite_binary())}
     command = [sys.executable, servers.ROOT / "benches" / "peer.py", *words]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
 

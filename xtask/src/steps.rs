@@ -74,15 +74,14 @@ const COUNTED: Step = step(
     &["crates"],
 );
 
-/// What `cargo xtask peer` needs: the release build of the server, of the load generator and of the Rust client's example, the real Triton
-/// and NVIDIA's load generator.
+/// What `cargo xtask peer` needs: the release build of the server and of the Rust client's example, the real Triton and NVIDIA's load generator.
 pub const PEER: &[Step] = &[
     CRATES,
     ENVIRONMENT,
     step(
         "release build",
         Work::Command(
-            "cargo build --release --locked --package nerite-server --package nerite-bench --package nerite-client --bin nerite --bin nerite-bench --example session_latency",
+            "cargo build --release --locked --package nerite-server --package nerite-client --bin nerite --example session_latency",
         ),
         &["crates"],
     ),

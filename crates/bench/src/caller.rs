@@ -126,7 +126,7 @@ fn certificates(options: &Options) -> Result<Option<Tls>, Error> {
 
 /// Where the connections of the measurement lead.
 pub(crate) fn endpoint(options: &Options) -> Result<Endpoint, String> {
-    let address = options.address();
+    let address = options.load_address();
     if address.starts_with("unix:") {
         return Ok(Endpoint::plain(&address));
     }

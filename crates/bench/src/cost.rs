@@ -7,8 +7,7 @@ use std::fs;
 use rustix::time::{ClockId, clock_gettime};
 
 pub(crate) use self::process::listening_at;
-use self::process::{Cores, Usage};
-pub use self::process::{cpu_us, with_descendants};
+use self::process::{Cores, Usage, with_descendants};
 use crate::results::Cost;
 
 /// The share of looks at which both sides were on one core, from which on the report says so.

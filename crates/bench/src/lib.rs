@@ -19,7 +19,7 @@
 
 mod break_even;
 mod caller;
-pub mod cost;
+mod cost;
 mod dataset;
 mod interrupt;
 mod live;
@@ -44,7 +44,7 @@ mod search;
 mod stability;
 mod statistics;
 mod sweep;
-pub mod wire;
+mod wire;
 
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -21,6 +21,8 @@ pub(crate) struct Options {
     pub(crate) version: String,
     /// `host:port`, `http://…`, `https://…`, `unix:/path`. Empty: the default of the protocol.
     pub(crate) url: String,
+    /// Where the requests go. Empty: to `url`.
+    pub(crate) load_url: String,
     pub(crate) protocol: Protocol,
     pub(crate) session_calls: SessionCalls,
     pub(crate) is_streaming: bool,
@@ -243,6 +245,7 @@ impl Default for Options {
             model: String::new(),
             version: String::new(),
             url: String::new(),
+            load_url: String::new(),
             protocol: Protocol::default(),
             session_calls: SessionCalls::default(),
             is_streaming: false,
@@ -309,6 +312,11 @@ impl Options {
             (Protocol::Grpc, url) if self.tls.is_grpc && !url.contains("://") => format!("https://{url}"),
             (_, url) => url.to_owned(),
         }
+    }
+
+    /// Where the requests of the measurement go.
+    pub(crate) fn load_address(&self) -> String {
+        if self.load_url.is_empty() { self.address() } else { self.load_url.clone() }
     }
 
     /// When a window ends.

@@ -16,16 +16,16 @@ use std::io::{Error, ErrorKind, Result};
 use std::time::Instant;
 
 pub(crate) use self::encode::Encoder;
-pub use self::frames::Headers;
-pub use self::grpc::Grpc;
-pub use self::http::Http;
+pub(crate) use self::frames::Headers;
+pub(crate) use self::grpc::Grpc;
+pub(crate) use self::http::Http;
 pub(crate) use self::session::{SessionKind, SessionLink};
-pub use self::socket::Endpoint;
+pub(crate) use self::socket::Endpoint;
 pub(crate) use self::socket::Socket;
 pub(crate) use self::stream::Stream;
 
 /// A connection that has one request under way at a time.
-pub trait Connection {
+pub(crate) trait Connection {
     /// Sends a request, and reads its response to the end.
     fn exchange(&mut self, request: &[u8]) -> Result<Times>;
 
@@ -37,19 +37,19 @@ pub trait Connection {
 
 /// The times of one request.
 #[derive(Clone, Copy, Debug)]
-pub struct Times {
+pub(crate) struct Times {
     /// When the request was to be sent.
-    pub start: Instant,
+    pub(crate) start: Instant,
     /// The last byte of the request was sent.
-    pub sent: Instant,
+    pub(crate) sent: Instant,
     /// The first byte of the response was received.
-    pub first: Instant,
+    pub(crate) first: Instant,
     /// The last byte of the response was received.
-    pub end: Instant,
+    pub(crate) end: Instant,
     /// Requests that were sent together: 1, except for calls of a session that share a packet.
-    pub requests: u32,
+    pub(crate) requests: u32,
     /// Responses: one for each request, except for decoupled models.
-    pub responses: u32,
+    pub(crate) responses: u32,
 }
 
 /// The error of a server that answers what it should not.

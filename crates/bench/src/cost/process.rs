@@ -60,11 +60,6 @@ impl Usage {
     }
 }
 
-/// The processor time in µs that the threads of these processes have used. A thread that has ended does not count any more.
-pub fn cpu_us(pids: &[u32]) -> u64 {
-    Usage::of(pids).cpu_ns_since(&Usage::default()) / 1000
-}
-
 fn read_thread(pid: u32, thread: u32) -> Option<Thread> {
     let folder = format!("/proc/{pid}/task/{thread}");
     let scheduled = fs::read_to_string(format!("{folder}/schedstat")).ok()?;
@@ -76,7 +71,7 @@ fn read_thread(pid: u32, thread: u32) -> Option<Thread> {
 }
 
 /// These processes and all their descendants at this moment.
-pub fn with_descendants(roots: &[u32]) -> Vec<u32> {
+pub(super) fn with_descendants(roots: &[u32]) -> Vec<u32> {
     let parent =
         |pid: u32| Some((pid, *fields(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?.get(PARENT)? as u32));
     let parents: Vec<(u32, u32)> = if roots.is_empty() {

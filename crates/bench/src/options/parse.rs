@@ -59,6 +59,9 @@ impl Options {
         if self.memory == Memory::Cuda && self.protocol == Protocol::Session {
             return Err("--shared-memory cuda needs -i http or -i grpc".to_owned());
         }
+        if !self.load_url.is_empty() && self.protocol == Protocol::Session {
+            return Err("--load-url needs -i http or -i grpc".to_owned());
+        }
         let (is_endless, is_one) = match &self.load {
             Load::Concurrency(range) => (range.is_endless(), range.start == range.end),
             Load::Rate(range) => (range.is_endless(), range.start.total_cmp(&range.end).is_eq()),
@@ -151,6 +154,7 @@ mod tests {
         refused("", "no model; name one with -m");
         refused("-m m --streaming", "--streaming needs -i grpc");
         refused("-m m -i session --shared-memory cuda", "--shared-memory cuda needs -i http or -i grpc");
+        refused("-m m -i session --load-url a:1", "--load-url needs -i http or -i grpc");
         refused("-m m --concurrency-range 1:0", "a range whose end is 0 needs a latency threshold: -l MS");
         refused("-m m --concurrency-range 4:2", "--concurrency-range ends at 2, which is below its start 4");
         refused(

@@ -59,6 +59,9 @@ const SERVER: &[Entry] = &[
     entry(&["-u", "--url"], "ADDRESS", "host:port, https://host:port, unix:PATH or a session's socket", |o, v| {
         set!(o.url, v.to_owned())
     }),
+    entry(&["--load-url"], "ADDRESS", "where requests go, if not to -u, which describes the model", |o, v| {
+        set!(o.load_url, v.to_owned())
+    }),
     entry(&["-i", "--protocol"], "PROTOCOL", "http, grpc or session (default: http)", |o, v| {
         o.protocol =
             choice("-i", v, &[("http", Protocol::Http), ("grpc", Protocol::Grpc), ("session", Protocol::Session)])?;

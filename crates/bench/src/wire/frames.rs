@@ -112,7 +112,7 @@ pub(super) fn greeting() -> Vec<u8> {
 
 /// The headers of the requests of a connection, which are the same for each.
 #[derive(Clone, Debug)]
-pub struct Headers {
+pub(crate) struct Headers {
     scheme: &'static str,
     /// Entries that name a header of the fixed table by its number, with their values.
     known: Vec<(usize, String)>,
@@ -122,7 +122,7 @@ pub struct Headers {
 
 impl Headers {
     /// Of calls of the method at `path`, such as `/inference.GRPCInferenceService/ModelInfer`.
-    pub fn new(path: &str, authority: &str, is_tls: bool, other: &[(String, String)]) -> Headers {
+    pub(crate) fn new(path: &str, authority: &str, is_tls: bool, other: &[(String, String)]) -> Headers {
         // Names from the fixed table: 4 is `:path`, 1 `:authority`, 31 `content-type`.
         let known = [(4, path), (1, authority), (31, CONTENT_TYPE)].map(|(name, value)| (name, value.to_owned()));
         let te = ("te".to_owned(), "trailers".to_owned());

@@ -18,7 +18,7 @@ const FRAMES_MAX: usize = 32;
 pub(super) const MESSAGE_HEAD_BYTES: usize = 5;
 
 /// One connection of HTTP/2, with one stream at a time.
-pub struct Grpc {
+pub(crate) struct Grpc {
     socket: Socket,
     headers: Headers,
     buffer: Vec<u8>,
@@ -34,7 +34,7 @@ pub struct Grpc {
 
 impl Grpc {
     /// Connects to the server. Each request sends `headers`.
-    pub fn connect(endpoint: &Endpoint, headers: Headers) -> Result<Grpc> {
+    pub(crate) fn connect(endpoint: &Endpoint, headers: Headers) -> Result<Grpc> {
         let mut socket = Socket::connect(endpoint)?;
         socket.write_all(&frames::greeting())?;
         socket.flush()?;

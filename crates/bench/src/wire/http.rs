@@ -10,14 +10,14 @@ const BUFFER_BYTES: usize = 256 << 10;
 const REFUSAL_BYTES_MAX: usize = 500;
 
 /// One connection of HTTP/1.1.
-pub struct Http {
+pub(crate) struct Http {
     socket: Socket,
     buffer: Vec<u8>,
 }
 
 impl Http {
     /// Connects to the server.
-    pub fn connect(endpoint: &Endpoint) -> Result<Http> {
+    pub(crate) fn connect(endpoint: &Endpoint) -> Result<Http> {
         Ok(Http { socket: Socket::connect(endpoint)?, buffer: vec![0; BUFFER_BYTES] })
     }
 

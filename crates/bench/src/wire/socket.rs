@@ -11,7 +11,7 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 /// Where a server listens, and how it is reached there.
 #[derive(Clone, Debug)]
-pub enum Endpoint {
+pub(crate) enum Endpoint {
     /// A host with a port.
     Tcp {
         /// `host:port`.
@@ -25,7 +25,7 @@ pub enum Endpoint {
 
 impl Endpoint {
     /// Reads `host:port` or `unix:path`, without TLS.
-    pub fn plain(address: &str) -> Endpoint {
+    pub(crate) fn plain(address: &str) -> Endpoint {
         match address.strip_prefix("unix://").or_else(|| address.strip_prefix("unix:")) {
             Some(path) => Endpoint::Unix(path.into()),
             None => Endpoint::Tcp { authority: address.to_owned(), tls: None },
@@ -33,7 +33,7 @@ impl Endpoint {
     }
 
     /// The value of the header `Host`.
-    pub fn authority(&self) -> &str {
+    pub(crate) fn authority(&self) -> &str {
         match self {
             Endpoint::Tcp { authority, .. } => authority,
             Endpoint::Unix(_) => "localhost",
