@@ -42,7 +42,8 @@ impl Held {
         match (options.memory, options.protocol) {
             (Memory::Inline, _) | (Memory::Lease, Protocol::Session) => Ok(Held::Nothing),
             (Memory::System, _) => {
-                let key = format!("/nerite_bench_{}", std::process::id());
+                // The key is the name of the region too. Over HTTP, Triton 2.51 does not find a name with a slash.
+                let key = format!("nerite_bench_{}", std::process::id());
                 let region = Region::create(&key, bytes).map_err(|error| error.to_string())?;
                 plan.fill(&region).map_err(|error| error.to_string())?;
                 let caller = (options.protocol != Protocol::Session).then(|| caller.clone());
