@@ -178,7 +178,8 @@ impl Connections {
 
     fn broken(&self, reason: impl std::error::Error + 'static) -> Error {
         let endpoint = self.connector.endpoint().to_string();
-        match HandshakeFault::in_chain(&reason) {
+        // Where the server's alert comes before the request is sent, the library of HTTP says only that the request was cancelled.
+        match HandshakeFault::in_chain(&reason).or_else(|| self.connector.last_fault()) {
             Some(fault) => Error::Handshake { endpoint, fault },
             None => Error::Broken { endpoint, reason: reason.to_string() },
         }
