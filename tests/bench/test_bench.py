@@ -9,21 +9,29 @@ import signal
 import subprocess
 import tempfile
 
+import gpus
 import numpy as np
 import pytest
 import servers
 import tritonclient.http
+import trustme
 from clients import HttpClient
+from papers import HOST, Papers
 
 REQUESTS = 60
 LIMIT_S = 120
 
 
-def bench(server, *options: str, protocol: str = "http") -> dict:
-    """The first point of the measurement of a fixed number of requests."""
+def run(server, *options: str, protocol: str = "http") -> subprocess.CompletedProcess:
+    """Measures a fixed number of requests. A second `-u` among the options replaces the first."""
     url = server.grpc if protocol == "grpc" else server.http
     words = [str(servers.nerite_binary()), "bench", "-u", url, "-i", protocol, f"--request-count={REQUESTS}", "--json", *options]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S)
+    return subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S)
+
+
+def bench(server, *options: str, protocol: str = "http") -> dict:
+    """The first point of the measurement of a fixed number of requests."""
+    done = run(server, *options, protocol=protocol)
     assert done.returncode == 0, done.stderr
     (point,) = json.loads(done.stdout)["points"]
     assert point["client"]["requests"] == REQUESTS
@@ -38,6 +46,7 @@ WAYS = [
     ("http", "-m", "identity_bytes", "--shape=INPUT0:8", "--string-length=16"),
     ("http", "-m", "versioned", "-x", "1", "--shape=INPUT0:4"),
     ("http", "-m", "simple", "--request-rate-range=500"),
+    ("http", "-m", "simple", "--request-rate-range=500", "--request-distribution=poisson"),
     ("grpc", "-m", "simple", "--concurrency-range=4"),
     ("grpc", "-m", "simple", "--shared-memory=system"),
     ("grpc", "-m", "simple", "--streaming"),
@@ -50,28 +59,146 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: " ".join(way))
-def test_each_request_is_counted_by_both_sides(server, way):
-    protocol, *options = way
+def is_counted_by_both_sides(server, protocol: str, *options: str) -> None:
     point = bench(server, *options, protocol=protocol)
     rows = 4 if "-b" in options else 1
     # One more was sent before the load, to learn of a refusal with its reason.
     assert point["server"]["successes"] == REQUESTS
     assert point["server"]["inferences"] == REQUESTS * rows
     assert point["client"]["latency"]["min_us"] > 0
-    assert HttpClient(server.http).status("system") == []
+    assert [HttpClient(server.http).status(kind) for kind in ("system", "cuda")] == [[], []]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: " ".join(way))
+def test_each_request_is_counted_by_both_sides(server, way):
+    is_counted_by_both_sides(server, *way)
+
+
+SLEEP_MS = 20
+SLOW = f"""\
+backend: "identity"
+input [ {{ name: "INPUT0" data_type: TYPE_FP32 dims: [ 1 ] }} ]
+output [ {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 1 ] }} ]
+instance_group [ {{ count: 16 kind: KIND_CPU }} ]
+parameters {{ key: "execute_delay_ms" value {{ string_value: "{SLEEP_MS}" }} }}
+"""
 
 
 @pytest.fixture(scope="module")
-def own(launcher):
-    """A server whose models can be loaded, and which has sessions."""
+def own(launcher, server):
+    """A server whose models can be loaded, and which has sessions, Unix sockets and a stand-in for the CUDA driver. `server` is started before, without
+    the variables of this one."""
     repository = launcher.copy_of("bench", "simple", "identity_fp32")
-    loaded = ["--model-control-mode=explicit", "--load-model=simple", "--load-model=identity_fp32"]
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        socket = f"{folder}/session.sock"
-        patch.setenv("NERITE_SESSION_SOCKET", socket)
-        with launcher.running("bench", *loaded, f"--session-socket={socket}", repository=repository) as server:
+    (repository / "slow" / "1").mkdir(parents=True)
+    (repository / "slow" / "config.pbtxt").write_text(SLOW)
+    loaded = ["--model-control-mode=explicit", *(f"--load-model={model}" for model in ("simple", "identity_fp32", "slow"))]
+    with tempfile.TemporaryDirectory() as folder, gpus.stand_ins(pathlib.Path(folder), nvml=False), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NERITE_SESSION_SOCKET", f"{folder}/session")
+        sockets = [f"--{name}-socket={folder}/{name}" for name in ("session", "http", "grpc")]
+        with launcher.running("bench", *loaded, *sockets, repository=repository) as server:
+            server.folder = folder
             yield server
+
+
+# {folder} is that of the server's sockets.
+PLACES = [
+    ("http", "-u", "unix:{folder}/http"),
+    ("http", "-u", "unix:{folder}/http", "--shared-memory=system"),
+    ("grpc", "-u", "unix:{folder}/grpc"),
+    ("grpc", "-u", "unix:{folder}/grpc", "--shared-memory=system"),
+    ("grpc", "-u", "unix:{folder}/grpc", "--streaming"),
+    ("http", "--shared-memory=cuda", "--concurrency-range=4"),
+    ("grpc", "--shared-memory=cuda"),
+    ("grpc", "--shared-memory=cuda", "--streaming"),
+    ("http", "--load-url=unix:{folder}/http"),
+    ("grpc", "--load-url=unix:{folder}/grpc", "--shared-memory=system"),
+    ("http", "--request-intervals={folder}/intervals"),
+]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: " ".join(place))
+def test_each_request_is_counted_at_sockets_and_with_device_memory(own, place):
+    pathlib.Path(own.folder, "intervals").write_text("500\n1000\n0\n")
+    is_counted_by_both_sides(own, *(word.format(folder=own.folder) for word in place), "-m", "simple")
+
+
+def test_the_server_of_load_url_alone_gets_the_load(own, server):
+    def successes(at) -> int:
+        (report,) = HttpClient(at.http).statistics("simple")
+        return report["inference_stats"]["success"]["count"]
+
+    before = successes(own), successes(server)
+    point = bench(own, "-m", "simple", f"--load-url={server.http}")
+    # The request that is sent before the load goes to the server that describes the model.
+    assert (successes(own) - before[0], successes(server) - before[1]) == (1, REQUESTS)
+    assert point["server"]["successes"] == 0
+
+
+def test_the_latency_of_a_request_begins_when_it_was_due(own):
+    interval_ms = SLEEP_MS // 2
+    rate = ["-m", "slow", f"--request-rate-range={1000 // interval_ms}"]
+    one, many = (bench(own, *rate, f"--max-threads={connections}")["client"] for connections in (1, 64))
+    assert one["late_requests"] == REQUESTS - 1
+    # Request n is due at n intervals. It begins when those before it have slept, so it ends n intervals late.
+    assert one["latency"]["percentiles"]["p50_us"] >= (REQUESTS // 2 * interval_ms + SLEEP_MS - interval_ms) * 1000
+    assert one["latency"]["percentiles"]["p50_us"] > many["latency"]["percentiles"]["p50_us"]
+
+
+@pytest.fixture(scope="module")
+def papers(tmp_path_factory):
+    """Certificates of server and client, and `other.pem` of an authority that signed neither."""
+    made = Papers(tmp_path_factory.mktemp("papers"))
+    trustme.CA().cert_pem.write_to_path(made.path("other.pem"))
+    return made
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["tls", "mutual"])
+def secured(request, launcher, papers):
+    """A server with TLS at both ports. With the second, clients present a certificate."""
+    flags = [flag for protocol in ("http", "grpc") for flag in papers.flags(protocol, mutual=request.param)]
+    with launcher.running("bench_tls", *flags, "--session-socket=off", repository=launcher.copy_of("bench_tls", "simple")) as server:
+        server.is_mutual = request.param
+        yield server
+
+
+def tls_words(server, papers, protocol: str, root: str = "root.pem", has_paper: bool = True) -> list[str]:
+    """The address and the certificates, as perf_analyzer's options have them."""
+    address = f"{HOST}:{getattr(server, protocol).rpartition(':')[2]}"
+    names = {
+        "http": ("ssl-https-ca-certificates-file", "ssl-https-client-certificate-file", "ssl-https-private-key-file"),
+        "grpc": ("ssl-grpc-root-certifications-file", "ssl-grpc-certificate-chain-file", "ssl-grpc-private-key-file"),
+    }[protocol]
+    files = (root, *(("client.pem", "client.key") if has_paper else ()))
+    where = [f"https://{address}"] if protocol == "http" else [address, "--ssl-grpc-use-ssl"]
+    return [*where, *(f"--{name}={papers.path(file)}" for name, file in zip(names, files))]
+
+
+# {url} is the address of -u.
+THROUGH_TLS = [
+    ("http", "--concurrency-range=4"),
+    ("http", "--load-url={url}"),
+    ("grpc", "--concurrency-range=4"),
+    ("grpc", "--streaming"),
+    ("grpc", "--load-url={url}"),
+]
+
+
+@pytest.mark.parametrize("way", THROUGH_TLS, ids=lambda way: " ".join(way))
+def test_each_request_is_counted_through_tls(secured, papers, way):
+    protocol, option = way
+    url, *words = tls_words(secured, papers, protocol, has_paper=secured.is_mutual)
+    point = bench(secured, "-m", "simple", "-u", url, *words, option.format(url=url), protocol=protocol)
+    assert point["server"]["successes"] == REQUESTS
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_what_is_wrong_with_certificates_is_named(secured, papers, protocol):
+    cases = [({"root": "other.pem"}, "no trusted authority signed the server's certificate")]
+    if secured.is_mutual:
+        cases.append(({"has_paper": False}, "the server requires a certificate of its clients"))
+    for change, reason in cases:
+        done = run(secured, "-m", "simple", "-u", *tls_words(secured, papers, protocol, **change), protocol=protocol)
+        assert (done.returncode, done.stdout) == (99, "") and reason in done.stderr, done.stderr
 
 
 # An inference is prepared with its tensors in memory.

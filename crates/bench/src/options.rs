@@ -307,16 +307,22 @@ impl Options {
     /// The address, or the protocol's usual one. A session has that of its server's HTTP.
     pub(crate) fn address(&self) -> String {
         match (self.protocol, self.url.as_str()) {
-            (Protocol::Grpc, "") => "localhost:8001".to_owned(),
+            (Protocol::Grpc, "") => self.with_scheme("localhost:8001"),
             (_, "") => "localhost:8000".to_owned(),
-            (Protocol::Grpc, url) if self.tls.is_grpc && !url.contains("://") => format!("https://{url}"),
-            (_, url) => url.to_owned(),
+            (_, url) => self.with_scheme(url),
         }
     }
 
     /// Where the requests of the measurement go.
     pub(crate) fn load_address(&self) -> String {
-        if self.load_url.is_empty() { self.address() } else { self.load_url.clone() }
+        if self.load_url.is_empty() { self.address() } else { self.with_scheme(&self.load_url) }
+    }
+
+    /// The address, with `https://` where the options want TLS for gRPC. A Unix socket has no TLS.
+    fn with_scheme(&self, address: &str) -> String {
+        let is_secured = self.protocol == Protocol::Grpc && self.tls.is_grpc;
+        let has_scheme = address.starts_with("unix:") || address.contains("://");
+        if is_secured && !has_scheme { format!("https://{address}") } else { address.to_owned() }
     }
 
     /// When a window ends.

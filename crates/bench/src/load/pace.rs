@@ -46,12 +46,13 @@ impl Pace {
         }
     }
 
-    /// Takes the next request: when it is due. `None`: now.
-    pub(super) fn next(&self) -> Option<Instant> {
-        match self {
-            Pace::Closed => None,
-            Pace::Open(clock) => Some(lock(clock).next(Instant::now())),
-        }
+    /// Takes the next request: when it is due, and whether that is past. `None`: now.
+    pub(super) fn next(&self) -> Option<(Instant, bool)> {
+        let Pace::Open(clock) = self else { return None };
+        let mut clock = lock(clock);
+        let now = Instant::now();
+        let due = clock.next(now);
+        Some((due, due < now))
     }
 }
 
@@ -76,8 +77,9 @@ mod tests {
     #[track_caller]
     fn check(schedule: Schedule, expect: &[u64]) {
         let pace = Pace::open(schedule);
-        let start = pace.next().expect("a time");
-        let found = expect.iter().map(|_| pace.next().map_or(0, |due| (due - start).as_millis() as u64));
+        let (start, is_late) = pace.next().expect("a time");
+        assert!(!is_late);
+        let found = expect.iter().map(|_| pace.next().map_or(0, |(due, _)| (due - start).as_millis() as u64));
         assert_eq!(found.collect::<Vec<_>>(), expect);
     }
 
@@ -91,8 +93,8 @@ mod tests {
     #[test]
     fn a_poisson_process_has_its_mean() {
         let pace = Pace::open(Schedule::Poisson(Duration::from_millis(1)));
-        let start = pace.next().expect("a time");
-        let last = (0..10_000).filter_map(|_| pace.next()).last().expect("a time");
+        let (start, _) = pace.next().expect("a time");
+        let (last, _) = (0..10_000).filter_map(|_| pace.next()).last().expect("a time");
         let mean_ms = (last - start).as_secs_f64() / 10.0;
         assert!((0.95..1.05).contains(&mean_ms), "{mean_ms}");
     }

@@ -76,8 +76,7 @@ fn run(shared: &Arc<Shared>, number: usize) -> Result<(), String> {
 /// no worker was free for waited since it was due.
 #[expect(clippy::disallowed_methods, reason = "a worker has nothing else to do")]
 fn wait_until_due(shared: &Arc<Shared>) -> (Option<Instant>, bool) {
-    let Some(due) = shared.pace.next() else { return (None, false) };
-    let is_late = due <= Instant::now();
+    let Some((due, is_late)) = shared.pace.next() else { return (None, false) };
     shared.idle.fetch_add(1, Ordering::Relaxed);
     while !shared.permits.is_closed() {
         let left = due.saturating_duration_since(Instant::now());

@@ -62,6 +62,9 @@ impl Options {
         if !self.load_url.is_empty() && self.protocol == Protocol::Session {
             return Err("--load-url needs -i http or -i grpc".to_owned());
         }
+        if self.tls.certificate.is_some() != self.tls.key.is_some() {
+            return Err("a certificate to present and its key are given together".to_owned());
+        }
         let (is_endless, is_one) = match &self.load {
             Load::Concurrency(range) => (range.is_endless(), range.start == range.end),
             Load::Rate(range) => (range.is_endless(), range.start.total_cmp(&range.end).is_eq()),
@@ -136,6 +139,17 @@ mod tests {
     }
 
     #[test]
+    fn addresses_of_grpc_with_tls_have_its_scheme() {
+        let addresses = |line: &str| {
+            let options = read(&format!("-m m -i grpc --ssl-grpc-use-ssl {line}")).expect("sound");
+            [options.address(), options.load_address()]
+        };
+        assert_eq!(addresses(""), ["https://localhost:8001"; 2]);
+        assert_eq!(addresses("-u a:1 --load-url b:2"), ["https://a:1", "https://b:2"]);
+        assert_eq!(addresses("-u http://a:1 --load-url unix:b"), ["http://a:1", "unix:b"]);
+    }
+
+    #[test]
     fn options_that_are_given_several_times_add_up() {
         check("-m m --shape A:1,2 --shape b:c:3 --input-data a.json --input-data b.json", |options| {
             options.tensors.shapes = vec![("A".to_owned(), vec![1, 2]), ("b:c".to_owned(), vec![3])];
@@ -155,6 +169,9 @@ mod tests {
         refused("-m m --streaming", "--streaming needs -i grpc");
         refused("-m m -i session --shared-memory cuda", "--shared-memory cuda needs -i http or -i grpc");
         refused("-m m -i session --load-url a:1", "--load-url needs -i http or -i grpc");
+        let pair = "a certificate to present and its key are given together";
+        refused("-m m --ssl-https-client-certificate-file a", pair);
+        refused("-m m --ssl-grpc-private-key-file a", pair);
         refused("-m m --concurrency-range 1:0", "a range whose end is 0 needs a latency threshold: -l MS");
         refused("-m m --concurrency-range 4:2", "--concurrency-range ends at 2, which is below its start 4");
         refused(

@@ -84,11 +84,7 @@ const SERVER: &[Entry] = &[
         o.compression = choice("--grpc-compression-algorithm", v, &all)?;
         Ok(())
     }),
-    entry(&["--ssl-grpc-use-ssl"], "BOOL", "gRPC over TLS", |o, v| {
-        o.tls.is_grpc =
-            choice("--ssl-grpc-use-ssl", v, &[("true", true), ("1", true), ("false", false), ("0", false)])?;
-        Ok(())
-    }),
+    entry(&["--ssl-grpc-use-ssl"], "", "gRPC over TLS", |o, _| set!(o.tls.is_grpc, true)),
     entry(
         &["--ssl-https-ca-certificates-file", "--ssl-grpc-root-certifications-file"],
         "FILE",
