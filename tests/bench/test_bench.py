@@ -16,7 +16,7 @@ import servers
 import tritonclient.http
 import trustme
 from clients import HttpClient
-from papers import HOST, Papers
+from certificates import HOST, Certificates
 
 REQUESTS = 60
 LIMIT_S = 120
@@ -145,32 +145,32 @@ def test_the_latency_of_a_request_begins_when_it_was_due(own):
 
 
 @pytest.fixture(scope="module")
-def papers(tmp_path_factory):
+def certificates(tmp_path_factory):
     """Certificates of server and client, and `other.pem` of an authority that signed neither."""
-    made = Papers(tmp_path_factory.mktemp("papers"))
+    made = Certificates(tmp_path_factory.mktemp("certificates"))
     trustme.CA().cert_pem.write_to_path(made.path("other.pem"))
     return made
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["tls", "mutual"])
-def secured(request, launcher, papers):
+def secured(request, launcher, certificates):
     """A server with TLS at both ports. With the second, clients present a certificate."""
-    flags = [flag for protocol in ("http", "grpc") for flag in papers.flags(protocol, mutual=request.param)]
+    flags = [flag for protocol in ("http", "grpc") for flag in certificates.flags(protocol, mutual=request.param)]
     with launcher.running("bench_tls", *flags, "--session-socket=off", repository=launcher.copy_of("bench_tls", "simple")) as server:
         server.is_mutual = request.param
         yield server
 
 
-def tls_words(server, papers, protocol: str, root: str = "root.pem", has_paper: bool = True) -> list[str]:
+def tls_words(server, certificates, protocol: str, root: str = "root.pem", has_certificate: bool = True) -> list[str]:
     """The address and the certificates, as perf_analyzer's options have them."""
     address = f"{HOST}:{getattr(server, protocol).rpartition(':')[2]}"
     names = {
         "http": ("ssl-https-ca-certificates-file", "ssl-https-client-certificate-file", "ssl-https-private-key-file"),
         "grpc": ("ssl-grpc-root-certifications-file", "ssl-grpc-certificate-chain-file", "ssl-grpc-private-key-file"),
     }[protocol]
-    files = (root, *(("client.pem", "client.key") if has_paper else ()))
+    files = (root, *(("client.pem", "client.key") if has_certificate else ()))
     where = [f"https://{address}"] if protocol == "http" else [address, "--ssl-grpc-use-ssl"]
-    return [*where, *(f"--{name}={papers.path(file)}" for name, file in zip(names, files))]
+    return [*where, *(f"--{name}={certificates.path(file)}" for name, file in zip(names, files))]
 
 
 # {url} is the address of -u.
@@ -184,20 +184,20 @@ THROUGH_TLS = [
 
 
 @pytest.mark.parametrize("way", THROUGH_TLS, ids=lambda way: " ".join(way))
-def test_each_request_is_counted_through_tls(secured, papers, way):
+def test_each_request_is_counted_through_tls(secured, certificates, way):
     protocol, option = way
-    url, *words = tls_words(secured, papers, protocol, has_paper=secured.is_mutual)
+    url, *words = tls_words(secured, certificates, protocol, has_certificate=secured.is_mutual)
     point = bench(secured, "-m", "simple", "-u", url, *words, option.format(url=url), protocol=protocol)
     assert point["server"]["successes"] == REQUESTS
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_what_is_wrong_with_certificates_is_named(secured, papers, protocol):
+def test_what_is_wrong_with_certificates_is_named(secured, certificates, protocol):
     cases = [({"root": "other.pem"}, "no trusted authority signed the server's certificate")]
     if secured.is_mutual:
-        cases.append(({"has_paper": False}, "the server requires a certificate of its clients"))
+        cases.append(({"has_certificate": False}, "the server requires a certificate of its clients"))
     for change, reason in cases:
-        done = run(secured, "-m", "simple", "-u", *tls_words(secured, papers, protocol, **change), protocol=protocol)
+        done = run(secured, "-m", "simple", "-u", *tls_words(secured, certificates, protocol, **change), protocol=protocol)
         assert (done.returncode, done.stdout) == (99, "") and reason in done.stderr, done.stderr
 
 

@@ -15,7 +15,7 @@ import tritonclient.http as http_client
 from clients import http_call, pb, service_stub
 from proxies import LOCAL, PROXY, TRUSTED, connect, header, proxy
 from test_access import eventually
-from test_tls import Papers
+from certificates import Certificates
 
 ARRAY = np.arange(12, dtype=np.float32)
 GET = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: %s\r\n\r\n"
@@ -69,15 +69,15 @@ def test_real_clients_are_served_and_known_by_their_addresses(behind, module, ad
 def test_the_header_comes_before_tls(launcher, tmp_path, protocol):
     if launcher.oracle:
         pytest.skip("2.51 reads no header of a proxy")
-    papers = Papers(tmp_path)
-    flags = [TRUSTED, "--log-access=true", *papers.flags(protocol)]
+    certificates = Certificates(tmp_path)
+    flags = [TRUSTED, "--log-access=true", *certificates.flags(protocol)]
     repository = launcher.copy_of(f"proxy_tls_{protocol}", "identity_fp32")
     with launcher.running(f"proxy_tls_{protocol}", *flags, repository=repository) as server:
         with proxy(getattr(server, protocol), "203.0.113.7") as url:
             if protocol == "grpc":
-                infer(grpc_client, url, ssl=True, root_certificates=papers.path("root.pem"))
+                infer(grpc_client, url, ssl=True, root_certificates=certificates.path("root.pem"))
             else:
-                context = ssl.create_default_context(cafile=papers.path("root.pem"))
+                context = ssl.create_default_context(cafile=certificates.path("root.pem"))
                 infer(http_client, url, ssl=True, ssl_context_factory=lambda: context)
         eventually(lambda: seen(server, f'access: protocol={protocol} peer="address 203.0.113.7 behind a proxy"'))
 

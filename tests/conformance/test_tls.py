@@ -17,7 +17,7 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from clients import pb, service_stub
 from followed_setup import waits_for
-from papers import HOST, Papers, fingerprint
+from certificates import HOST, Certificates, fingerprint
 from tritonclient.utils import InferenceServerException
 
 # Certificates are checked again after a second.
@@ -35,12 +35,12 @@ def shown(address: str, protocol: str) -> str:
         return fingerprint(secured.getpeercert(True))
 
 
-def open_client(server, papers: Papers, protocol: str, with_paper: bool = False):
-    root, cert, key = (papers.path(name) for name in ("root.pem", "client.pem", "client.key"))
+def open_client(server, certificates: Certificates, protocol: str, with_certificate: bool = False):
+    root, cert, key = (certificates.path(name) for name in ("root.pem", "client.pem", "client.key"))
     if protocol == "grpc":
-        more = {"private_key": key, "certificate_chain": cert} if with_paper else {}
+        more = {"private_key": key, "certificate_chain": cert} if with_certificate else {}
         return grpc_client.InferenceServerClient(server.grpc, ssl=True, root_certificates=root, **more)
-    options = {"ca_certs": root} | ({"certfile": cert, "keyfile": key} if with_paper else {})
+    options = {"ca_certs": root} | ({"certfile": cert, "keyfile": key} if with_certificate else {})
     return http_client.InferenceServerClient(server.http, ssl=True, ssl_options=options)
 
 
@@ -53,32 +53,32 @@ def echo(client, protocol: str, count: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def papers(tmp_path_factory):
-    return Papers(tmp_path_factory.mktemp("papers"))
+def certificates(tmp_path_factory):
+    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")
-def server(launcher, papers):
+def server(launcher, certificates):
     if launcher.oracle:
         pytest.skip("2.51 has no TLS over HTTP, and reads certificates once")
-    flags = papers.flags("http") + papers.flags("grpc")
+    flags = certificates.flags("http") + certificates.flags("grpc")
     with launcher.running("tls", *flags, "--http-handshake-timeout=2", repository=launcher.copy_of("tls", "identity_fp32")) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def mutual(launcher, papers):
+def mutual(launcher, certificates):
     if launcher.oracle:
         pytest.skip("2.51 has no TLS over HTTP")
-    flags = papers.flags("http", mutual=True) + papers.flags("grpc", mutual=True)
+    flags = certificates.flags("http", mutual=True) + certificates.flags("grpc", mutual=True)
     with launcher.running("mutual", *flags, repository=launcher.copy_of("mutual", "identity_fp32")) as found:
         yield found
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("count", [4, 1_000_000])
-def test_inferences_go_through_tls(server, papers, protocol, count):
-    with open_client(server, papers, protocol) as client:
+def test_inferences_go_through_tls(server, certificates, protocol, count):
+    with open_client(server, certificates, protocol) as client:
         assert client.is_server_ready()
         echo(client, protocol, count)
 
@@ -87,27 +87,27 @@ def test_inferences_go_through_tls(server, papers, protocol, count):
     ("scheme", "protocol", "options"),
     [("https", "http", {"ssl_options": {"ca_certs": "root.pem"}}), ("grpcs", "grpc", {"root_certificates": "root.pem"})],
 )
-def test_a_model_is_called_as_a_function_through_tls(server, papers, monkeypatch, scheme, protocol, options):
+def test_a_model_is_called_as_a_function_through_tls(server, certificates, monkeypatch, scheme, protocol, options):
     nerite = pytest.importorskip("nerite")
-    monkeypatch.chdir(papers.folder)
+    monkeypatch.chdir(certificates.folder)
     numbers = np.arange(8, dtype=np.float32)
     with nerite.connect(f"{scheme}://{getattr(server, protocol)}", **options) as client:
         np.testing.assert_array_equal(client.model("identity_fp32")(INPUT0=numbers)["OUTPUT0"], numbers)
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_who_has_a_certificate_is_served_where_one_is_wanted(mutual, papers, protocol):
-    with open_client(mutual, papers, protocol, with_paper=True) as client:
+def test_who_has_a_certificate_is_served_where_one_is_wanted(mutual, certificates, protocol):
+    with open_client(mutual, certificates, protocol, with_certificate=True) as client:
         echo(client, protocol, 4)
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_who_has_none_is_not(mutual, papers, protocol):
-    with open_client(mutual, papers, protocol) as client, pytest.raises((InferenceServerException, OSError)):
+def test_who_has_none_is_not(mutual, certificates, protocol):
+    with open_client(mutual, certificates, protocol) as client, pytest.raises((InferenceServerException, OSError)):
         client.is_server_live()
 
 
-def test_plain_clients_get_no_answer_and_disturb_nobody(server, papers):
+def test_plain_clients_get_no_answer_and_disturb_nobody(server, certificates):
     host, _, port = server.http.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=60) as plain:
         plain.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -116,7 +116,7 @@ def test_plain_clients_get_no_answer_and_disturb_nobody(server, papers):
         assert b"HTTP" not in answer and len(answer) < 16
     with grpc.insecure_channel(server.grpc) as channel, pytest.raises(grpc.FutureTimeoutError):
         grpc.channel_ready_future(channel).result(timeout=2)
-    with open_client(server, papers, "http") as client:
+    with open_client(server, certificates, "http") as client:
         assert client.is_server_live()
 
 
@@ -131,24 +131,24 @@ def test_a_handshake_that_does_not_go_on_ends(server):
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_renewed_certificate_is_shown_without_a_restart(server, papers, protocol):
+def test_a_renewed_certificate_is_shown_without_a_restart(server, certificates, protocol):
     address = getattr(server, protocol)
-    with open_client(server, papers, protocol) as before:
+    with open_client(server, certificates, protocol) as before:
         echo(before, protocol, 4)
-        renewed = papers.issue("server")
+        renewed = certificates.issue("server")
         deadline = time.monotonic() + DEADLINE_S
         while shown(address, protocol) != renewed:
             assert time.monotonic() < deadline
             time.sleep(0.2)
         # A connection that is open goes on.
         echo(before, protocol, 4)
-    with open_client(server, papers, protocol) as after:
+    with open_client(server, certificates, protocol) as after:
         echo(after, protocol, 4)
 
 
-def test_the_metrics_tell_when_each_certificate_ends_also_of_files_that_no_client_has_met(server, papers):
+def test_the_metrics_tell_when_each_certificate_ends_also_of_files_that_no_client_has_met(server, certificates):
     ends = datetime.datetime(2031, 5, 17, tzinfo=datetime.timezone.utc)
-    papers.issue("server", ends)
+    certificates.issue("server", ends)
     wanted = {port: int(ends.timestamp()) for port in ("http", "grpc")}
 
     def found() -> "dict[str, int]":
@@ -158,26 +158,26 @@ def test_the_metrics_tell_when_each_certificate_ends_also_of_files_that_no_clien
     waits_for(found, wanted)
 
 
-def test_files_that_cannot_be_used_leave_the_certificate_in_use(server, papers):
-    renewed = papers.issue("server")
+def test_files_that_cannot_be_used_leave_the_certificate_in_use(server, certificates):
+    renewed = certificates.issue("server")
     deadline = time.monotonic() + DEADLINE_S
     while shown(server.http, "http") != renewed:
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    papers.put("server.pem", b"no certificate\n")
+    certificates.put("server.pem", b"no certificate\n")
     deadline = time.monotonic() + DEADLINE_S
     while "the certificate in use is kept" not in server.log_text():
         assert time.monotonic() < deadline
         assert shown(server.http, "http") == renewed
         time.sleep(0.2)
-    with open_client(server, papers, "http") as client:
+    with open_client(server, certificates, "http") as client:
         echo(client, "http", 4)
-    papers.issue("server")
+    certificates.issue("server")
 
 
 @pytest.mark.parametrize("name", ["server.pem", "server.key"])
-def test_a_fifo_in_the_place_of_a_file_ends_no_rereading(server, papers, name):
-    path = papers.folder / name
+def test_a_fifo_in_the_place_of_a_file_ends_no_rereading(server, certificates, name):
+    path = certificates.folder / name
     count = server.log_text().count("it is no regular file")
     path.unlink()
     os.mkfifo(path)
@@ -188,7 +188,7 @@ def test_a_fifo_in_the_place_of_a_file_ends_no_rereading(server, papers, name):
             shown(getattr(server, protocol), protocol)
         time.sleep(0.2)
     path.unlink()
-    renewed = papers.issue("server")
+    renewed = certificates.issue("server")
     for protocol in ("http", "grpc"):
         deadline = time.monotonic() + DEADLINE_S
         while shown(getattr(server, protocol), protocol) != renewed:
@@ -215,35 +215,35 @@ def test_what_is_missing_is_named_at_the_start(launcher, flags, text):
 # ------------------------------------------------------------------------------------------ the metrics port
 
 
-def metrics(server, papers: Papers, with_paper: bool = False, path: str = "/metrics") -> bytes:
+def metrics(server, certificates: Certificates, with_certificate: bool = False, path: str = "/metrics") -> bytes:
     """What the metrics port answers over TLS."""
-    context = ssl.create_default_context(cafile=papers.path("root.pem"))
-    if with_paper:
-        context.load_cert_chain(papers.path("client.pem"), papers.path("client.key"))
+    context = ssl.create_default_context(cafile=certificates.path("root.pem"))
+    if with_certificate:
+        context.load_cert_chain(certificates.path("client.pem"), certificates.path("client.key"))
     port = server.metrics.rpartition(":")[2]
     with urllib.request.urlopen(f"https://{HOST}:{port}{path}", timeout=60, context=context) as answer:
         return answer.read()
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "mutual"])
-def secured_metrics(request, launcher, papers):
+def secured_metrics(request, launcher, certificates):
     """A server whose metrics alone are secured; with the second, clients show a certificate."""
     if launcher.oracle:
         pytest.skip("2.51 has no TLS at the metrics port")
     name, mutual = f"tls_metrics_{request.param}", request.param
-    flags = [*papers.flags("metrics", mutual=mutual), "--metrics-address=127.0.0.1", "--http-handshake-timeout=2"]
+    flags = [*certificates.flags("metrics", mutual=mutual), "--metrics-address=127.0.0.1", "--http-handshake-timeout=2"]
     with launcher.running(name, *flags, repository=launcher.copy_of(name, "identity_fp32")) as found:
         found.is_mutual = mutual
         yield found
 
 
-def test_metrics_and_the_page_go_through_tls(secured_metrics, papers):
+def test_metrics_and_the_page_go_through_tls(secured_metrics, certificates):
     is_mutual = secured_metrics.is_mutual
-    assert b"nv_inference_request_success" in metrics(secured_metrics, papers, is_mutual)
-    assert metrics(secured_metrics, papers, is_mutual, "/").startswith(b"<!")
+    assert b"nv_inference_request_success" in metrics(secured_metrics, certificates, is_mutual)
+    assert metrics(secured_metrics, certificates, is_mutual, "/").startswith(b"<!")
     if is_mutual:
         with pytest.raises(OSError):
-            metrics(secured_metrics, papers)
+            metrics(secured_metrics, certificates)
     host, _, port = secured_metrics.metrics.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=60) as plain:
         plain.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -254,26 +254,26 @@ def test_metrics_and_the_page_go_through_tls(secured_metrics, papers):
             held.sendall(first)
             while held.recv(4096):
                 pass
-    assert b"nv_inference_request_success" in metrics(secured_metrics, papers, is_mutual)
+    assert b"nv_inference_request_success" in metrics(secured_metrics, certificates, is_mutual)
 
 
 # What commands say where a server asks for a certificate that they were not given.
 WANTED = "the server requires a certificate of its clients; present one that an authority of the server signed: --cert FILE and --key FILE"
 
 
-def test_nerite_top_speaks_tls(secured_metrics, papers):
+def test_nerite_top_speaks_tls(secured_metrics, certificates):
     port = secured_metrics.metrics.rpartition(":")[2]
 
     def top(*words: str, scheme: str = "https") -> subprocess.CompletedProcess:
         command = [servers.nerite_binary(), "top", "--once", "--interval=0.1", f"--url={scheme}://{HOST}:{port}", *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
-    root = f"--cacert={papers.path('root.pem')}"
-    paper = ["--cert", papers.path("client.pem"), "--key", papers.path("client.key")]
+    root = f"--cacert={certificates.path('root.pem')}"
+    paper = ["--cert", certificates.path("client.pem"), "--key", certificates.path("client.key")]
     found = top(root, *(paper if secured_metrics.is_mutual else []))
     assert found.returncode == 0 and "identity_fp32" in found.stdout, found
-    untrusting = top(f"--cacert={papers.path('client.pem')}")
-    assert untrusting.returncode == 1 and f"; --cacert is '{papers.path('client.pem')}', which has none that did;" in untrusting.stderr, untrusting
+    untrusting = top(f"--cacert={certificates.path('client.pem')}")
+    assert untrusting.returncode == 1 and f"; --cacert is '{certificates.path('client.pem')}', which has none that did;" in untrusting.stderr, untrusting
     plain = top(scheme="http")
     assert plain.returncode == 1 and f"the port speaks TLS, and the address is of http://; give the URL https://{HOST}:{port}," in plain.stderr, plain
     if secured_metrics.is_mutual:
@@ -282,19 +282,19 @@ def test_nerite_top_speaks_tls(secured_metrics, papers):
     assert "--cert and --key are given together" in top(root, paper[0], paper[1]).stderr
 
 
-def test_nerite_ready_and_shm_speak_tls(server, papers):
+def test_nerite_ready_and_shm_speak_tls(server, certificates):
     port = server.http.rpartition(":")[2]
-    url, root = f"https://{HOST}:{port}", f"--cacert={papers.path('root.pem')}"
+    url, root = f"https://{HOST}:{port}", f"--cacert={certificates.path('root.pem')}"
     for words in (["ready", url, root], ["shm", "list", "--http", url, root]):
         found = subprocess.run([servers.nerite_binary(), *words], capture_output=True, text=True, timeout=60)
         assert found.returncode == 0, found
 
 
-def test_commands_that_do_not_agree_on_tls_with_a_port_name_the_cure(server, mutual, papers):
+def test_commands_that_do_not_agree_on_tls_with_a_port_name_the_cure(server, mutual, certificates):
     secured, wanting, plain = (f"{HOST}:{address.rpartition(':')[2]}" for address in (server.http, mutual.http, server.metrics))
-    root, missing, no_pem = f"--cacert={papers.path('root.pem')}", str(papers.folder / "none.pem"), str(papers.folder / "no.pem")
-    papers.put("no.pem", b"nothing\n")
-    cert, key = papers.path("client.pem"), papers.path("client.key")
+    root, missing, no_pem = f"--cacert={certificates.path('root.pem')}", str(certificates.folder / "none.pem"), str(certificates.folder / "no.pem")
+    certificates.put("no.pem", b"nothing\n")
+    cert, key = certificates.path("client.pem"), certificates.path("client.key")
     cases = [
         ([f"http://{secured}"], f"cannot connect to http://{secured}: the port speaks TLS, and the address is of http://; give the URL https://{secured},"),
         ([f"https://{plain}", root], f"the address is of https://, and the port does not speak TLS; give the URL http://{plain}, without --cacert"),
@@ -313,13 +313,13 @@ def test_commands_that_do_not_agree_on_tls_with_a_port_name_the_cure(server, mut
 
 
 @pytest.mark.parametrize("secured_metrics", [False], ids=["plain"], indirect=True)
-def test_a_renewed_certificate_is_shown_at_the_metrics_port(secured_metrics, papers):
-    renewed = papers.issue("server")
+def test_a_renewed_certificate_is_shown_at_the_metrics_port(secured_metrics, certificates):
+    renewed = certificates.issue("server")
     deadline = time.monotonic() + DEADLINE_S
     while shown(secured_metrics.metrics, "http") != renewed:
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    assert b"nv_inference_request_success" in metrics(secured_metrics, papers)
+    assert b"nv_inference_request_success" in metrics(secured_metrics, certificates)
 
 
 # ------------------------------------------------------------------------------------------ all ports alike
@@ -332,23 +332,23 @@ def walled(launcher, tmp_path_factory):
     """A server that asks for a client's certificate at each of its ports, with an authority of its own."""
     if launcher.oracle:
         pytest.skip("2.51 has no TLS over HTTP")
-    own = Papers(tmp_path_factory.mktemp("walled"))
+    own = Certificates(tmp_path_factory.mktemp("walled"))
     [port] = servers.free_ports(1)
     flags = [flag for protocol in ("http", "grpc", "metrics") for flag in own.flags(protocol, mutual=True)]
     with launcher.running("walled", *flags, f"--ui-port={port}", repository=launcher.copy_of("walled", "identity_fp32")) as found:
-        found.papers, found.page = own, f"127.0.0.1:{port}"
+        found.certificates, found.page = own, f"127.0.0.1:{port}"
         yield found
 
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory):
     """Somebody with a certificate of another authority."""
-    return Papers(tmp_path_factory.mktemp("stranger"))
+    return Certificates(tmp_path_factory.mktemp("stranger"))
 
 
-def admits(server, at: str, who: Papers) -> bool:
+def admits(server, at: str, who: Certificates) -> bool:
     """Whether one call at this port is answered for a client that shows the certificate of `who`."""
-    paths = [server.papers.path("root.pem"), who.path("client.key"), who.path("client.pem")]
+    paths = [server.certificates.path("root.pem"), who.path("client.key"), who.path("client.pem")]
     if at == "grpc":
         texts = [open(path, "rb").read() for path in paths]
         with grpc.secure_channel(f"{HOST}:{server.grpc.rpartition(':')[2]}", grpc.ssl_channel_credentials(*texts)) as channel:
@@ -369,19 +369,19 @@ def admits(server, at: str, who: Papers) -> bool:
 
 @pytest.mark.parametrize("at", PORTS)
 def test_a_certificate_of_another_authority_is_refused_at_each_port(walled, stranger, at):
-    assert admits(walled, at, walled.papers)
+    assert admits(walled, at, walled.certificates)
     assert not admits(walled, at, stranger)
 
 
 def test_the_roots_of_clients_are_read_again_when_they_change(walled, stranger):
-    own = open(walled.papers.path("root.pem"), "rb").read()
+    own = open(walled.certificates.path("root.pem"), "rb").read()
     added = open(stranger.path("root.pem"), "rb").read()
     ports = set(PORTS)
     # For the client the server's own root stays the one to believe: it is the first of the file, and the second does no harm.
     for roots, admitted in ((own + added, ports), (own, set())):
-        walled.papers.put("root.pem", roots)
+        walled.certificates.put("root.pem", roots)
         deadline = time.monotonic() + DEADLINE_S
         while (found := {at for at in PORTS if admits(walled, at, stranger)}) != admitted:
             assert time.monotonic() < deadline, (admitted, found)
             time.sleep(0.3)
-        assert {at for at in PORTS if admits(walled, at, walled.papers)} == ports
+        assert {at for at in PORTS if admits(walled, at, walled.certificates)} == ports

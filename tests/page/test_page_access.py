@@ -20,9 +20,9 @@ def guarded(launcher, tmp_path):
     trustme = pytest.importorskip("trustme", reason="python3 tests/setup_venv.py installs it")
     if launcher.oracle or any(launcher.urls):
         pytest.skip("needs a nerite of its own")
-    paper = trustme.CA().issue_cert("127.0.0.1")
-    paper.private_key_pem.write_to_path(tmp_path / "key.pem")
-    paper.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    certificate = trustme.CA().issue_cert("127.0.0.1")
+    certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
     (tmp_path / "tokens.toml").write_text(token("reader", '["read", "infer"]') + token("all", '["read", "infer", "control"]'))
     [port] = servers.free_ports(1)
     flags = [

@@ -10,7 +10,7 @@ import trustme
 HOST = "localhost"
 
 
-class Papers:
+class Certificates:
     """A certificate authority and the files of a server and a client that it signed."""
 
     def __init__(self, folder):
