@@ -12,10 +12,10 @@ import pytest
 import servers
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
+from certificates import Certificates
 from clients import http_call, pb, service_stub
 from proxies import LOCAL, PROXY, TRUSTED, connect, header, proxy
 from test_access import eventually
-from certificates import Certificates
 
 ARRAY = np.arange(12, dtype=np.float32)
 GET = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: %s\r\n\r\n"

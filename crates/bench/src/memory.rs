@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nerite_client::{Lease, Region, Session, blocking};
 
@@ -14,6 +15,11 @@ use crate::plan::Plan;
 
 /// The variable that names the library of the CUDA driver, as for the server.
 const CUDA_LIBRARY: &str = "NERITE_CUDA_LIBRARY";
+/// What a server says of memory that a request holds.
+const IN_USE: &str = "currently in use";
+/// How long a server may hold memory after the last response.
+const IN_USE_MAX: Duration = Duration::from_secs(10);
+const IN_USE_EVERY: Duration = Duration::from_millis(5);
 
 /// The memory in which tensors lie. Only this memory is unregistered at the end; that of other clients stays.
 pub(crate) enum Held {
@@ -92,10 +98,45 @@ impl Held {
     /// Gives the memory back. The error says what stays behind at the server.
     pub(crate) fn end(self) -> Result<(), String> {
         let (name, unregistered) = match &self {
-            Held::Region { region, caller: Some(caller) } => (region.key(), caller.unregister(region.key())),
-            Held::Cuda { name, caller, .. } => (name.as_str(), caller.unregister_cuda(name)),
+            Held::Region { region, caller: Some(caller) } => {
+                (region.key(), when_released(|| caller.unregister(region.key())))
+            }
+            Held::Cuda { name, caller, .. } => (name.as_str(), when_released(|| caller.unregister_cuda(name))),
             _ => return Ok(()),
         };
         unregistered.map_err(|reason| format!("region {name} stays registered: {reason}"))
+    }
+}
+
+/// Repeats it while the server says that the memory is in use: Triton 2.51 releases it a moment after the response.
+#[expect(clippy::disallowed_methods, reason = "the main thread has nothing else to do")]
+fn when_released(unregister: impl Fn() -> Result<(), String>) -> Result<(), String> {
+    let since = Instant::now();
+    loop {
+        match unregister() {
+            Err(reason) if reason.contains(IN_USE) && since.elapsed() < IN_USE_MAX => std::thread::sleep(IN_USE_EVERY),
+            ended => return ended,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::when_released;
+
+    #[test]
+    fn only_memory_in_use_is_unregistered_again() {
+        let check = |reason: &str, calls: usize| {
+            let count = Cell::new(0);
+            let ended = when_released(|| {
+                count.set(count.get() + 1);
+                if count.get() < 3 { Err(reason.to_owned()) } else { Ok(()) }
+            });
+            assert_eq!((count.get(), ended.is_ok()), (calls, calls == 3), "{reason}");
+        };
+        check("Cannot unregister shared memory region 'a', it is currently in use.", 3);
+        check("Unable to find shared memory region: 'a'", 1);
     }
 }
