@@ -25,6 +25,7 @@ mod interrupt;
 mod live;
 mod load;
 mod machine;
+mod measured;
 mod memory;
 mod metrics;
 mod model;
@@ -49,6 +50,8 @@ mod wire;
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub use interrupt::stop_signal;
+pub use measured::{Measured, measure};
 use run::Failure;
 
 /// The guard of a mutex. What a thread that panicked left there is still sound: all of it are counts.

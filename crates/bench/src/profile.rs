@@ -60,11 +60,26 @@ struct Measured {
 /// Who looks at a measurement while it goes on.
 pub(crate) trait Observer {
     /// A level begins.
-    fn level(&mut self, level: Level);
+    fn level(&mut self, _level: Level) {}
     /// The `trial`th window of a level has ended, in which the client saw this.
-    fn window(&mut self, trial: usize, client: &Client);
+    fn window(&mut self, _trial: usize, _client: &Client) {}
     /// Whether the user wants to end the measurement.
-    fn is_interrupted(&self) -> bool;
+    fn is_interrupted(&self) -> bool {
+        false
+    }
+}
+
+/// Measures the level with which the options begin.
+pub(crate) fn measure_first(options: &Options, observer: &mut dyn Observer) -> Result<Point, String> {
+    let profiler = Profiler::new(options)?;
+    let level = match &options.load {
+        Wanted::Concurrency(range) => Level::Concurrency(range.start),
+        Wanted::Rate(range) => Level::Rate(range.start),
+        Wanted::Intervals(_) => Level::Intervals(profiler.intervals_rate()),
+    };
+    let point = profiler.measure(level, observer);
+    profiler.end()?;
+    point
 }
 
 impl<'o> Profiler<'o> {
@@ -101,15 +116,6 @@ impl<'o> Profiler<'o> {
     /// The average rate of the file of intervals.
     pub(crate) fn intervals_rate(&self) -> f64 {
         self.intervals.len() as f64 / self.intervals.iter().sum::<Duration>().as_secs_f64().max(f64::MIN_POSITIVE)
-    }
-
-    /// The level with which the options begin.
-    pub(crate) fn first_level(&self) -> Level {
-        match &self.options.load {
-            Wanted::Concurrency(range) => Level::Concurrency(range.start),
-            Wanted::Rate(range) => Level::Rate(range.start),
-            Wanted::Intervals(_) => Level::Intervals(self.intervals_rate()),
-        }
     }
 
     /// Gives the memory back.

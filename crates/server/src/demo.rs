@@ -11,7 +11,6 @@
 mod batches;
 mod beside;
 mod child;
-mod copies;
 mod digits;
 mod examples;
 mod latency;
@@ -23,8 +22,8 @@ mod wide_layer;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use nerite_bench::{Measured, stop_signal};
 use nerite_client::http;
-use tokio::signal::unix::{SignalKind, signal};
 
 use self::digits::Accuracy;
 use self::latency::Row;
@@ -109,6 +108,9 @@ pub enum DemoError {
     /// A call failed.
     #[error("{0}")]
     Client(#[from] nerite_client::Error),
+    /// A measurement failed.
+    #[error("cannot measure: {0}")]
+    Bench(String),
     /// The system refused something.
     #[error("{what}: {reason}")]
     System {
@@ -204,12 +206,15 @@ async fn demonstrate(exit: bool, examples: Option<PathBuf>) -> Result<(), DemoEr
     }
 }
 
-async fn stop_signal() -> std::io::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        interrupted = tokio::signal::ctrl_c() => interrupted,
-        _ = terminate.recv() => Ok(()),
-    }
+/// Measures what this command line of `nerite bench` says. If the demo is stopped meanwhile, the measurement fails because the server is gone. The runtime
+/// waits for that, so no region stays behind.
+#[expect(clippy::disallowed_methods, reason = "there is one such thread at a time, and no server in this process")]
+async fn bench(line: String) -> Result<Measured, DemoError> {
+    let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    // The client refuses to block a thread of a runtime, also one that is meant for it.
+    let measure = move || std::thread::scope(|scope| scope.spawn(|| nerite_bench::measure(&words)).join());
+    let measured = tokio::task::spawn_blocking(measure).await.ok().and_then(Result::ok);
+    measured.unwrap_or_else(|| Err("its thread panicked".to_owned())).map_err(DemoError::Bench)
 }
 
 #[cfg(test)]

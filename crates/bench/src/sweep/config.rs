@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::caller::Caller;
 use crate::options::Options;
 use crate::pareto::pareto_front;
-use crate::profile::{Observer, Profiler};
+use crate::profile::{Observer, measure_first};
 use crate::results::ConfigPoint;
 
 /// Batch sizes at most.
@@ -38,10 +38,8 @@ pub(crate) fn configs(
             }
             let (batch, instances, delay_us) = candidate;
             caller.load_model(&options.model, Some(&changed(&own, candidate).to_string()))?;
-            let profiler = Profiler::new(options)?;
-            let point = profiler.measure(profiler.first_level(), observer);
-            profiler.end()?;
-            points.push(ConfigPoint { batch, instances, delay_us, point: point?, is_best: false, is_front: false });
+            let point = measure_first(options, observer)?;
+            points.push(ConfigPoint { batch, instances, delay_us, point, is_best: false, is_front: false });
             Ok(())
         });
     // A load without a configuration keeps the last one, if the model's files are the same.

@@ -3,8 +3,8 @@
 use crate::caller::Caller;
 use crate::model::{Model, TensorSpec};
 use crate::options::{Memory, Options, Protocol};
-use crate::profile::{Observer, Profiler};
-use crate::results::{Point, SizePoint, SizeSweep};
+use crate::profile::{Observer, measure_first};
+use crate::results::{SizePoint, SizeSweep};
 
 /// Sizes in bytes, if the user names none.
 const SIZES: [usize; 10] = [64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
@@ -24,13 +24,7 @@ pub(crate) fn sizes(options: &Options, caller: &Caller, observer: &mut dyn Obser
             break;
         }
         let sized = of_size(options, &model, bytes)?;
-        let mut measure = |memory| -> Result<Point, String> {
-            let options = Options { memory, ..sized.clone() };
-            let profiler = Profiler::new(&options)?;
-            let point = profiler.measure(profiler.first_level(), observer);
-            profiler.end()?;
-            point
-        };
+        let mut measure = |memory| measure_first(&Options { memory, ..sized.clone() }, observer);
         let (inline, shared) = (measure(Memory::Inline)?, measure(shared)?);
         points.push(SizePoint { bytes: bytes as u64, inline, shared });
     }

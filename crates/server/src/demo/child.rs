@@ -81,7 +81,7 @@ impl Server {
             .arg(examples.join("models"))
             .arg("--model-repository")
             .arg(added.path())
-            .args(["--http-port", &http, "--grpc-port", &grpc, "--metrics-port", &metrics])
+            .args(["--http-port", &http, "--grpc-port", &grpc, "--metrics-port", &metrics, "--allow-metrics=true"])
             .arg("--session-socket")
             .arg(socket_folder.path().join(SOCKET))
             .stdin(Stdio::null())

@@ -1,17 +1,14 @@
 //! From which size on is shared memory faster?
 
-use std::time::{Duration, Instant};
+use nerite_bench::Measured;
 
-use nerite_client::{CellsMut, DataType, Error, Region, RegisteredRegion, Request, Response, Tensor, grpc, http};
-
-use super::copies::copied_bytes;
 use super::show::{Progress, is_too_wide, size, time};
-use super::{DemoError, DemoOptions};
+use super::{DemoError, DemoOptions, bench};
 
 /// Bytes of the tensors measured.
 const SIZES: [usize; 8] = [64, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
-/// Time spent on one cell of the table, unless the fewest repetitions take longer.
-const CELL_TIME: Duration = Duration::from_millis(300);
+/// Bytes that the requests of one cell of the table have together, unless that would be too few or too many requests.
+const CELL_BYTES: usize = 64 << 20;
 const REPEAT_MIN: usize = 5;
 const REPEAT_MAX: usize = 1000;
 const MODEL: &str = "identity_fp32";
@@ -22,8 +19,8 @@ const TITLE: &str = "           │    HTTP, p50 (copies)       │    gRPC, p50
 const NARROW_TITLE: &str = "  tensor, p50 (copies) inline     shared";
 /// Characters of a cell where a size has a line for each protocol. The line has fewer than 40.
 const NARROW_CELL: usize = 13;
-const LEGEND: &str = "One identity request, result read back. Copies: how often the server copied the tensor;
-the identity model's own work is one of them.";
+const LEGEND: &str = "One identity request, as `nerite bench` measures it. Copies: how often the server
+copied the tensor; the identity model's own work is one of them.";
 
 /// One size, four ways.
 #[derive(Clone, Debug)]
@@ -31,31 +28,17 @@ pub struct Row {
     /// Bytes of the input, and of the output.
     pub bytes: usize,
     /// HTTP inline, HTTP shared, gRPC inline, gRPC shared; `None` where the system had no room for the region.
-    pub cells: [Option<Cell>; 4],
-}
-
-/// The cost of one request.
-#[derive(Clone, Copy, Debug)]
-pub struct Cell {
-    /// Median time from request to result, in µs.
-    pub p50_us: f64,
-    /// How often the server copied the tensor; `None` if it does not count.
-    pub copies: Option<f64>,
+    pub cells: [Option<Measured>; 4],
 }
 
 /// Measures every size every way, and prints each row of the table as soon as it is known.
 pub(super) async fn measure(options: &DemoOptions) -> Result<Vec<Row>, DemoError> {
-    let bench = Bench {
-        http: http::Client::new(&options.http_url)?,
-        grpc: grpc::Client::new(&options.grpc_url)?,
-        metrics: http::Client::new(&options.metrics_url)?,
-    };
     let progress = Progress::new(SIZES.len() as u64);
     let (mut rows, mut no_room) = (Vec::new(), None);
     let is_narrow = is_too_wide(TITLE);
     println!("\n{}", if is_narrow { NARROW_TITLE } else { TITLE });
     for bytes in SIZES {
-        let row = bench.row(bytes, &mut no_room).await?;
+        let row = row(options, bytes, &mut no_room).await?;
         progress.line(&if is_narrow { row.narrow() } else { row.to_string() });
         progress.step(&size(bytes));
         rows.push(row);
@@ -68,100 +51,23 @@ pub(super) async fn measure(options: &DemoOptions) -> Result<Vec<Row>, DemoError
     Ok(rows)
 }
 
-struct Bench {
-    http: http::Client,
-    grpc: grpc::Client,
-    metrics: http::Client,
-}
-
-#[derive(Clone, Copy)]
-enum Protocol {
-    Http,
-    Grpc,
-}
-
-impl Bench {
-    async fn row(&self, bytes: usize, no_room: &mut Option<String>) -> Result<Row, DemoError> {
-        let inline = inline(bytes)?;
-        let (http_inline, grpc_inline) =
-            (self.cell(Protocol::Http, &inline, bytes).await?, self.cell(Protocol::Grpc, &inline, bytes).await?);
-        drop(inline);
-        let (http_shared, grpc_shared) = match Windows::make(&self.http, bytes).await {
-            Ok(windows) => {
-                let request = windows.request(bytes)?;
-                let http = self.cell(Protocol::Http, &request, bytes).await?;
-                let grpc = self.cell(Protocol::Grpc, &request, bytes).await?;
-                windows.end().await?;
-                (Some(http), Some(grpc))
-            }
-            Err(DemoError::Client(fault @ Error::Region { .. })) => {
-                *no_room = Some(fault.to_string());
-                (None, None)
-            }
-            Err(other) => return Err(other),
-        };
-        Ok(Row { bytes, cells: [Some(http_inline), http_shared, Some(grpc_inline), grpc_shared] })
-    }
-
-    /// Repeats one request until its time is over, and reads the server's count of copies before and after.
-    async fn cell(&self, protocol: Protocol, request: &Request, bytes: usize) -> Result<Cell, DemoError> {
-        self.infer(protocol, request).await?;
-        let before = copied_bytes(&self.metrics).await?;
-        let (since, mut times_us) = (Instant::now(), Vec::new());
-        while times_us.len() < REPEAT_MIN || (since.elapsed() < CELL_TIME && times_us.len() < REPEAT_MAX) {
-            let start = Instant::now();
-            let response = self.infer(protocol, request).await?;
-            times_us.push(start.elapsed().as_secs_f64() * 1e6);
-            drop(response);
-        }
-        let after = copied_bytes(&self.metrics).await?;
-        let copied = before.zip(after).map(|(before, after)| after.saturating_sub(before));
-        let copies = copied.map(|copied| copied as f64 / (times_us.len() * bytes) as f64);
-        times_us.sort_by(f64::total_cmp);
-        Ok(Cell { p50_us: times_us[times_us.len() / 2], copies })
-    }
-
-    async fn infer(&self, protocol: Protocol, request: &Request) -> Result<Response, Error> {
-        match protocol {
-            Protocol::Http => self.http.infer(request).await,
-            Protocol::Grpc => self.grpc.infer(request).await,
+/// Measures one size four ways. Where shared memory fails, most likely for lack of room, the reason is kept.
+async fn row(options: &DemoOptions, bytes: usize, no_room: &mut Option<DemoError>) -> Result<Row, DemoError> {
+    let DemoOptions { http_url, grpc_url, metrics_url, .. } = options;
+    let (elements, requests) = (bytes / 4, (CELL_BYTES / bytes).clamp(REPEAT_MIN, REPEAT_MAX));
+    let mut cells = [None; 4];
+    let ways = [("http", http_url), ("grpc", grpc_url)].into_iter().flat_map(|way| [(way, "none"), (way, "system")]);
+    for (cell, ((protocol, url), memory)) in cells.iter_mut().zip(ways) {
+        let line = format!(
+            "-m {MODEL} -i {protocol} -u {url} --metrics-url {metrics_url}/metrics --shape INPUT0:{elements} \
+             --shared-memory {memory} --output-shared-memory-size {bytes} --request-count {requests}"
+        );
+        match bench(line).await {
+            Err(reason) if memory == "system" => *no_room = Some(reason),
+            measured => *cell = Some(measured?),
         }
     }
-}
-
-fn inline(bytes: usize) -> Result<Request, DemoError> {
-    let values = vec![1.0f32; bytes / 4];
-    Ok(Request::new(MODEL).input(Tensor::from_slice("INPUT0", &[values.len() as i64], &values)?))
-}
-
-/// A region to read from and one to write to.
-struct Windows {
-    from: RegisteredRegion,
-    to: RegisteredRegion,
-}
-
-impl Windows {
-    async fn make(client: &http::Client, bytes: usize) -> Result<Windows, DemoError> {
-        let me = std::process::id();
-        let from = Region::create(&format!("/nerite_demo_{me}_from"), bytes)?;
-        from.edit(0, bytes / 4, |mut place: CellsMut<'_, f32>| place.fill(1.0))?;
-        let to = Region::create(&format!("/nerite_demo_{me}_to"), bytes)?;
-        let from = from.register(client, &format!("demo_{me}_from")).await?;
-        let to = to.register(client, &format!("demo_{me}_to")).await?;
-        Ok(Windows { from, to })
-    }
-
-    fn request(&self, bytes: usize) -> Result<Request, DemoError> {
-        let shape = [(bytes / 4) as i64];
-        Ok(Request::new(MODEL)
-            .input_in_region("INPUT0", DataType::Fp32, &shape, &self.from, 0)?
-            .output_in_region("OUTPUT0", &self.to, 0, bytes))
-    }
-
-    async fn end(self) -> Result<(), DemoError> {
-        self.from.unregister().await?;
-        Ok(self.to.unregister().await?)
-    }
+    Ok(Row { bytes, cells })
 }
 
 impl std::fmt::Display for Row {
@@ -170,7 +76,7 @@ impl std::fmt::Display for Row {
         for protocol in self.cells.chunks_exact(2) {
             f.write_str(" │ ")?;
             for cell in protocol {
-                write!(f, "{:>14}", cell.map_or("–".to_owned(), shown))?;
+                write!(f, "{:>14}", self.shown(*cell))?;
             }
         }
         Ok(())
@@ -180,35 +86,41 @@ impl std::fmt::Display for Row {
 impl Row {
     /// The same in two short lines.
     fn narrow(&self) -> String {
-        let line = |(protocol, cells): (&str, &[Option<Cell>])| {
-            let shown = |cell: &Option<Cell>| format!("{:>NARROW_CELL$}", cell.map_or("–".to_owned(), shown));
+        let line = |(protocol, cells): (&str, &[Option<Measured>])| {
+            let shown = |cell: &Option<Measured>| format!("{:>NARROW_CELL$}", self.shown(*cell));
             format!("{protocol}{}", cells.iter().map(shown).collect::<String>())
         };
         let first = format!("{:>7} HTTP", size(self.bytes));
         let labels = [first.as_str(), "        gRPC"];
         labels.into_iter().zip(self.cells.chunks_exact(2)).map(line).collect::<Vec<_>>().join("\n")
     }
-}
 
-fn shown(cell: Cell) -> String {
-    let copies = cell.copies.map(|copies| format!(" ({copies:.0})")).unwrap_or_default();
-    time(cell.p50_us) + &copies
+    /// The time of a request, and how often the server copied the tensor.
+    fn shown(&self, cell: Option<Measured>) -> String {
+        let Some(Measured { p50_us, copied_bytes, .. }) = cell else { return "–".to_owned() };
+        let copies = copied_bytes.map(|copied| format!(" ({:.0})", copied / self.bytes as f64)).unwrap_or_default();
+        time(p50_us) + &copies
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn cell(p50_us: f64, copied_bytes: usize) -> Measured {
+        Measured { p50_us, copied_bytes: Some(copied_bytes as f64), ..Measured::default() }
+    }
+
     #[test]
     fn a_cell_that_could_not_be_measured_is_a_dash() {
-        let cell = Some(Cell { p50_us: 81.0, copies: Some(1.0) });
+        let cell = Some(cell(81.0, 64));
         let line = Row { bytes: 64, cells: [cell, None, cell, None] }.to_string();
         assert_eq!(line.split_whitespace().collect::<String>(), "64B│81µs(1)–│81µs(1)–");
     }
 
     #[test]
     fn short_lines_have_the_same_cells() {
-        let [short, long] = [81.0, 12_345.0].map(|p50_us| Some(Cell { p50_us, copies: Some(2.0) }));
+        let [short, long] = [81.0, 12_345.0].map(|p50_us| Some(cell(p50_us, 512 << 10)));
         let text = Row { bytes: 256 << 10, cells: [short, None, long, long] }.narrow();
         assert_eq!(text, "256 KiB HTTP    81 µs (2)            –\n        gRPC  12.3 ms (2)  12.3 ms (2)");
         assert!(text.lines().chain([NARROW_TITLE]).all(|line| line.chars().count() <= 40));

@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nerite_client::{CellsMut, DataType, Region, RegisteredRegion, Request, http};
+use nerite_wire::prometheus;
 
-use super::copies::copied_bytes;
 use super::digits::{Accuracy, PIXELS, SIDE, Sample};
 use super::{DemoError, DemoOptions};
 
 pub(super) const MODEL: &str = "digits_from_bitmap";
+const COPIED: &str = "nerite_copied_bytes_total";
 /// A bitmap has a block of 4 by 4 bytes for each pixel of a sample.
 const BLOCK: usize = 4;
 const BITMAP_BYTES: usize = PIXELS * BLOCK * BLOCK;
@@ -61,13 +62,18 @@ pub(super) async fn classify(options: &DemoOptions, samples: &[Sample]) -> Resul
         "{right} of {} read rightly from bitmaps of 32 by 32, by two Python models and the net as one ensemble.",
         samples.len()
     );
-    if let Some(copied) = before.zip(after).map(|(before, after)| after.saturating_sub(before)) {
-        let sent = samples.len() * BITMAP_BYTES;
-        println!(
-            "The first model read the client's {sent} bytes where they lie; the models passed on {copied} bytes by copies."
-        );
-    }
+    let (sent, copied) = (samples.len() * BITMAP_BYTES, after - before);
+    println!(
+        "The first model read the client's {sent} bytes where they lie; the models passed on {copied} bytes by copies."
+    );
     Ok(Accuracy { right, of: samples.len() })
+}
+
+/// Bytes of tensors that the server has copied since it started, over all reasons.
+async fn copied_bytes(metrics: &http::Client) -> Result<f64, DemoError> {
+    let page = metrics.page("/metrics").await?;
+    let samples = page.lines().filter_map(prometheus::Sample::read).filter(|sample| sample.name == COPIED);
+    Ok(samples.map(|sample| sample.value).sum())
 }
 
 fn request(

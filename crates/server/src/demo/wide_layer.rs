@@ -9,7 +9,7 @@ pub(super) const WIDTH: usize = 2048;
 /// The products of a run. All have the same weights.
 pub(super) const LAYERS: usize = 4;
 /// The name of its input.
-pub(super) const INPUT: &str = "row";
+const INPUT: &str = "row";
 const OUTPUT: &str = "product";
 const WEIGHTS: &str = "weights";
 /// The number of the element type FP32 in ONNX.
