@@ -13,8 +13,8 @@ const BATCHED: &str = "wide_batched";
 const CLIENTS: usize = 16;
 /// The two models are measured in turns, so that other programs that run now and then affect both.
 const ROUNDS: u32 = 3;
-/// Runs of an unoptimised build take 100 ms and more.
-const ROUND_MS: u32 = 800;
+/// Requests of a round, so that a slow machine has whole batches too.
+const REQUESTS: u32 = 96;
 
 /// Writes both models into `repository`.
 pub(super) fn write_models(repository: &Path) -> std::io::Result<()> {
@@ -48,5 +48,6 @@ pub(super) async fn measure(options: &DemoOptions) -> Result<(), DemoError> {
 }
 
 async fn round(options: &DemoOptions, model: &str) -> Result<Measured, DemoError> {
-    bench(format!("-m {model} -u {} --concurrency-range {CLIENTS} -p {ROUND_MS} -r 1", options.http_url)).await
+    let load = format!("--concurrency-range {CLIENTS} --request-count {REQUESTS}");
+    bench(format!("-m {model} -u {} {load}", options.http_url)).await
 }
