@@ -39,7 +39,7 @@ RESULTS, PICTURES = ROOT / "docs" / "results", ROOT / "docs" / "pictures"
 
 def main() -> int:
     options = read_options()
-    loads = page.load_averages()
+    before, others = page.load_averages(), page.busy_share() if options.out else 0
     with tempfile.TemporaryDirectory() as folder:
         run = Run(options, pathlib.Path(folder), make_sides(pathlib.Path(folder), options.peer_backends, options.baseline))
         results: page.Results = []
@@ -47,7 +47,7 @@ def main() -> int:
             results.append((row, measured(run, row)))
             print(page.section(*results[-1], run.names), flush=True)
         if options.out:
-            write(run, results, (loads, page.load_averages()), options.out)
+            write(run, results, page.Load(before, page.load_averages(), others), options.out)
     return 1 if any(isinstance(found, str) for _, found in results) else 0
 
 
@@ -64,7 +64,7 @@ def measured(run: Run, row: Row):
         note(f"{row.name}: {time.monotonic() - begin:.0f} s")
 
 
-def write(run: Run, results: page.Results, loads: tuple[str, str], out: pathlib.Path) -> None:
+def write(run: Run, results: page.Results, load: page.Load, out: pathlib.Path) -> None:
     # Drawing is imported late: it takes a second, which a single row does not need.
     from comparison.plots import draw
 
@@ -72,7 +72,7 @@ def write(run: Run, results: page.Results, loads: tuple[str, str], out: pathlib.
     day = datetime.date.today()
     drawn = draw(results, run.names, out, str(day))
     pictures = "\n\n".join(f"![{what}]({name})" for name, what in drawn.items())
-    parts = [page.head(run, loads, day, run.options.command), pictures + "\n" * bool(pictures)]
+    parts = [page.head(run, load, day, run.options.command), pictures + "\n" * bool(pictures)]
     parts += [page.section(row, found, run.names) for row, found in results]
     (out / f"{day}.md").write_text("\n".join(filter(None, parts)))
     if out == RESULTS:

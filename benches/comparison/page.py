@@ -1,17 +1,22 @@
 """What stands on the page of results beside its tables?"""
 
+import dataclasses
 import datetime
 import os
 import pathlib
 import platform
 import re
 import subprocess
+import time
 
 from .report import Table
 from .repositories import ROOT
 from .rows import Row
 from .sides import Run
 
+# Above this share, what other programs do may be seen in figures.
+OTHERS_MAX = 0.1
+OTHERS_S = 2
 SUMMARY = ROOT / "docs" / "SUMMARY.md"
 # The line of the summary below which pages of results stand.
 PROMISES = "- [What is promised, and benchmarks](promises.md)"
@@ -19,6 +24,15 @@ MADE = re.compile(r"  - \[Measured on [0-9-]+\]\(results/([0-9-]+)\.md\)")
 
 # What the rows found: their tables, or why there are none.
 Results = list[tuple[Row, list[Table] | str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """How busy the machine is: load averages before and after, and the share of the cores' time that other programs used before."""
+
+    before: str
+    after: str
+    others: float
 
 
 def section(row: Row, found: list[Table] | str, names: dict[str, str]) -> str:
@@ -31,14 +45,15 @@ def section(row: Row, found: list[Table] | str, names: dict[str, str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def head(run: Run, loads: tuple[str, str], day: datetime.date, command: str) -> str:
+def head(run: Run, load: Load, day: datetime.date, command: str) -> str:
     """Date, machine, versions and load."""
     cores, options = os.cpu_count() or 1, run.options
     facts = {
         "command": f"`{command}`",
         "machine": f"{processor()}, {cores} cores, {memory_gib()} GiB, Linux {platform.release()}; the load generator uses the same cores",
         "versions": f"nerite {nerite_version(run)}, commit {commit()}; {run.peer.name} ({peer_version(run)}; {run.peer.model})",
-        "load average": f"{loads[0]} before, {loads[1]} after, over 1, 5 and 15 minutes{'' if is_idle(loads[0], cores) else '; **busy: read ratios only**'}",
+        "load average": f"{load.before} before, {load.after} after, over 1, 5 and 15 minutes",
+        "other programs": f"used {load.others:.0%} of the cores before the first row{'; **read ratios only**' if load.others > OTHERS_MAX else ''}",
         "order": f"{options.runs} × A B B A, {options.seconds:g} s each; medians",
     }
     table = "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts.items())])
@@ -54,8 +69,18 @@ def load_averages() -> str:
     return ", ".join(f"{value:.1f}" for value in os.getloadavg())
 
 
-def is_idle(averages: str, cores: int) -> bool:
-    return float(averages.split(",")[0]) <= cores / 4
+def busy_share() -> float:
+    """The share of the cores' time that other programs use, while none of this run is up. Load averages still have the build that came before."""
+    before = core_ticks()
+    time.sleep(OTHERS_S)
+    idle, everything = (after - earlier for earlier, after in zip(before, core_ticks()))
+    return 1 - idle / everything
+
+
+def core_ticks() -> tuple[int, int]:
+    """Idle ticks of all cores, and all ticks. Idle time includes waiting for disks; see proc_stat(5)."""
+    ticks = [int(field) for field in pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)
 
 
 def processor() -> str:

@@ -28,7 +28,7 @@ def test_a_row_is_measured_on_both_servers_and_on_the_limit(tmp_path):
     (written,) = tmp_path.glob("*.md")
     text = written.read_text()
     assert re.search(rf"^# Measured on {written.stem}$", text, re.MULTILINE)
-    for fact in ("machine", "versions", "load average", "order"):
+    for fact in ("machine", "versions", "load average", "other programs", "order"):
         assert f"| {fact} | " in text
     section = text[text.index("## L1: Small requests by shared memory") :]
     # What was printed is what was written.
