@@ -2,12 +2,13 @@
 
 import contextlib
 import dataclasses
+import os
 import resource
 import shutil
 import socket
 
 from clients import HttpClient
-from regions import region
+from regions import SHM
 
 from .cells import Cell
 from .counters import resident_mib
@@ -39,8 +40,11 @@ def regions(run: Run) -> Table:
         for count in REGIONS[:2] if run.options.quick else REGIONS:
             for number in range(made, count):
                 for side in run.pair:
-                    other = held.enter_context(region(REGION_BYTES))
-                    HttpClient(side.server.http).register_system(f"other_{number}", other.key, REGION_BYTES)
+                    # Only the server opens it: this process may not have so many files open.
+                    other = SHM / f"nerite_growth_{os.getpid()}_{side.role}_{number}"
+                    held.callback(other.unlink, missing_ok=True)
+                    other.write_bytes(bytes(REGION_BYTES))
+                    HttpClient(side.server.http).register_system(other.name, f"/{other.name}", REGION_BYTES)
             made = count
             found[count] = measured(run.pair, run.options, lambda side: measure_cell(side, CELL, run.options.seconds))
     return with_growth(Table("registered regions, HTTP shm, 64 B, c1"), found)
