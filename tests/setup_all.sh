@@ -17,7 +17,7 @@ try() {
     say "not to be had here: $*"
 }
 
-# A C compiler and an emulator for a second machine, a browser for the page, an engine for containers, and shells that complete.
+# A C compiler and an emulator for a second machine, a browser for the page, shells that complete, a store for a fleet, and an engine for containers.
 packages=()
 need() { command -v "$1" >/dev/null || packages+=("${@:2}"); }
 need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu libc6-dev-arm64-cross
@@ -26,16 +26,18 @@ need chromedriver chromium chromium-driver
 need zsh zsh
 need fish fish
 need strace strace
+need redis-server redis-server
 { command -v podman && command -v runc && command -v iptables; } >/dev/null || packages+=(podman runc netavark aardvark-dns iptables)
 for package in "${packages[@]}"; do
     try apt-get install -y -qq --no-install-recommends "$package" >/dev/null
 done
 
-# NVIDIA's load generator, Prometheus, the linters of what users deploy with mdbook, and the bases of images.
+# NVIDIA's load generator, Prometheus, the linters of what users deploy with mdbook, the bases of images, and Ray with Envoy.
 try python3 tests/perf_analyzer/setup_perf.py
 try python3 tests/packaging/setup_prometheus.py
 try python3 tests/packaging/setup_linters.py
 try python3 tests/packaging/setup_containers.py
+try python3 tests/fleet/setup_fleet.py
 
 # Packs the Debian package. Its compression is Debian's xz, so it needs no C library.
 cargo deb --version >/dev/null 2>&1 ||
