@@ -46,6 +46,8 @@ IDLE_STREAMS_MAX = 4
 HTTP_DEFAULT = "http://localhost:8000"
 # The protocol for each scheme of an address, and whether it uses TLS.
 _SCHEMES = {"http": ("http", False), "https": ("http", True), "grpc": ("grpc", False), "grpcs": ("grpc", True)}
+# The beginning of the address of a fleet.
+_FLEET = "fleet:"
 # An address without a scheme.
 _HOST_AND_PORT = re.compile(r"(\[[^/\]]+\]|[^/:]+):[0-9]+(/.*)?")
 
@@ -57,6 +59,9 @@ class Client:
     A process that unpickles a client, such as a worker of ``multiprocessing``, opens its own connection with the same arguments. A token that was given to
     :func:`connect` is part of the pickle.
     """
+
+    #: The class of its models.
+    _model_type = Model
 
     def __init__(
         self,
@@ -105,7 +110,7 @@ class Client:
         The server is asked for the inputs and outputs of the model. An unknown model raises InferenceServerException. If the server does not tell them now,
         for example because it is not there, or takes more than 5 s, the first call asks again.
         """
-        model = Model(self, name, str(version), batch, once)
+        model = self._model_type(self, name, str(version), batch, once)
         try:
             self._run(model._described_by_server, deadline_of(ANSWER_S))
         except (ConnectionError, TimeoutError, InferenceServerException) as error:
@@ -133,7 +138,7 @@ class Client:
 
     def __reduce__(self) -> Any:
         """For pickle: the other process makes its own connection with the same arguments, the token included."""
-        return Client, self._made_with
+        return type(self), self._made_with
 
     # Methods for class Model.
 
@@ -609,8 +614,9 @@ def connect(
     url : str or path
         ``http://host:port`` or ``grpc://host:port`` of any server of Triton's protocols, ``https://`` or ``grpcs://`` of one with TLS: the client speaks
         this protocol. ``unix:/path`` or a ``pathlib.Path`` of a session socket: it opens sessions. ``host:port`` of HTTP: it opens sessions if that server
-        is on this host and has them, and speaks HTTP otherwise. Without an address, the sessions of this user's first server, and if there is none,
-        ``http://localhost:8000``.
+        is on this host and has them, and speaks HTTP otherwise. ``fleet:name`` of a fleet: it opens sessions with replicas on this host, and speaks HTTP
+        with the fleet's proxy on this host while there are none. Without an address, the fleet in ``NERITE_FLEET`` (its name, or the path of its file), or
+        the sessions of this user's first server, and if there is none, ``http://localhost:8000``.
     session_socket : str
         The path of the server's session socket, if it is not the default one.
     server_uid : int
@@ -629,11 +635,17 @@ def connect(
     Tensors go through shared memory if possible: over a session (``client.transport`` is ``"session"``), or in leases or regions with HTTP
     and gRPC (``"lease"``, ``"region"``). Otherwise they are sent in the messages (``"inline"``).
     """
+    if url is None and session_socket is None and (fleet := os.environ.get("NERITE_FLEET")):
+        url = f"{_FLEET}{fleet}"
+    if isinstance(url, str) and url.startswith(_FLEET):
+        from nerite._fleet_client import FleetClient
+
+        return FleetClient(url, session_socket, server_uid, token, repeat_lost, options)
     return Client(url, session_socket, server_uid, token, repeat_lost, options)
 
 
 def _parts(url: Any) -> tuple[str, str, bool]:
-    """Splits an address into protocol (``http``, ``grpc``, ``unix``, or empty if the client chooses), place, and whether TLS is used. Both are empty
+    """Splits an address into protocol (``http``, ``grpc``, ``unix``, ``fleet``, or empty if the client chooses), place, and whether TLS is used. Both are empty
     without an address."""
     if url is None:
         return "", "", False
@@ -643,13 +655,15 @@ def _parts(url: Any) -> tuple[str, str, bool]:
         raise TypeError(f"an address is a str such as http://host:port, or the path of a session socket; got {url!r}")
     if url.startswith("unix:"):
         return "unix", url[len("unix:") :].removeprefix("//"), False
+    if url.startswith(_FLEET):
+        return "fleet", url[len(_FLEET) :], False
     scheme, _, place = url.partition("://")
     if scheme not in _SCHEMES:
         if _HOST_AND_PORT.fullmatch(url):
             return "", url, False
         hint = f"unix:{url}" if url.startswith("/") else ""
         raise ValueError(
-            f"'{url}' is not an address{'; did you mean ' + hint + '?' if hint else ''}; give host:port, http://host:port, grpc://host:port, https:// or grpcs:// for TLS, or unix:/path of a session socket"
+            f"'{url}' is not an address{'; did you mean ' + hint + '?' if hint else ''}; give host:port, http://host:port, grpc://host:port, https:// or grpcs:// for TLS, unix:/path of a session socket, or fleet:name"
         )
     protocol, is_secured = _SCHEMES[scheme]
     return protocol, place, is_secured

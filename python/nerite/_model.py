@@ -302,16 +302,20 @@ class Model:
 
     def __reduce__(self) -> Any:
         """For pickle: the same model of a client that the other process makes."""
-        return Model, (self._client, self.name, self.version, self._batch, self._once)
+        return type(self), (self._client, self.name, self.version, self._batch, self._once)
 
     # Internal steps.
 
     def _described(self, connection: Any = None) -> Metadata:
         # Another thread may forget it meanwhile.
-        metadata = self._metadata
-        if metadata is None or (connection is not None and connection.server_id != self._described_by):
+        metadata = self._metadata if connection is None else self._known(connection)
+        if metadata is None:
             return self._client._run(self._described_by_server) if connection is None else self._described_by_server(connection)
         return metadata
+
+    def _known(self, connection: Any) -> Optional[Metadata]:
+        """The description by the connection's server. None if that is not known."""
+        return self._metadata if connection.server_id == self._described_by else None
 
     def _learned(self, found: Metadata, server_id: str) -> Metadata:
         """Keeps a server's description of the model."""
@@ -327,8 +331,8 @@ class Model:
     async def _infer_async(self, connection: Any, given: Any, lent: dict[str, _InputBuffer]) -> Response:
         """As :meth:`_infer`, for asyncio. ``lent`` are the buffers that are read."""
         for left in reversed(range(TRIES_MAX)):
-            metadata = self._metadata
-            if metadata is None or connection.server_id != self._described_by:
+            metadata = self._known(connection)
+            if metadata is None:
                 try:
                     found = await connection.describe_async(self.name, self.version)
                 except InferenceServerException as error:
@@ -581,9 +585,9 @@ class _InputBuffer:
         owner = None if self.block is None else self.block.slab.owner
         if owner is None or owner is connection:
             return self.block
-        if owner.server_id != connection.server_id or not owner.is_alive():
+        if not owner.is_alive():
             self.block = None
-        return self.block
+        return self.block if owner.server_id == connection.server_id else None
 
     def freeze(self) -> None:
         """Makes it read-only, because a request in flight reads it."""

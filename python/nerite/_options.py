@@ -11,6 +11,8 @@ from typing import Any, Mapping
 
 # How tensors may travel over a session: in its leases.
 OVER_SESSION = ("auto", "lease")
+# In a fleet: over a session if a replica is on this host, or always through the proxy.
+IN_FLEET = ("auto", "inline")
 
 
 def check(scheme: str, options: Mapping[str, Any]) -> None:
@@ -18,12 +20,15 @@ def check(scheme: str, options: Mapping[str, Any]) -> None:
     if scheme == "unix":
         _check_for_session(options)
         return
+    if scheme == "fleet" and (buffers := options.get("buffers", "auto")) not in IN_FLEET:
+        raise ValueError(f"buffers={buffers!r} does not go with a fleet, whose proxy sends each request to another server; give one of {', '.join(IN_FLEET)}")
     # The module is imported only if there are names to check.
     if unknown := set(options) - {"buffers"}:
-        client = importlib.import_module(f"nerite.{scheme or 'http'}").InferenceServerClient
+        protocol = scheme if scheme == "grpc" else "http"
+        client = importlib.import_module(f"nerite.{protocol}").InferenceServerClient
         names = [name for name in inspect.signature(client.__init__).parameters if name not in ("self", "url")]
         if unknown := unknown - set(names):
-            what = {"": "without an address", "http": "to a server over HTTP", "grpc": "to a server over gRPC"}[scheme]
+            what = {"": "without an address", "http": "to a server over HTTP", "grpc": "to a server over gRPC", "fleet": "to a fleet"}[scheme]
             raise TypeError(f"connect() {what} has no option '{min(unknown)}', it takes {', '.join(names)}")
 
 

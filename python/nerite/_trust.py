@@ -40,20 +40,25 @@ def why_not(
 ) -> Optional[str]:
     """Why a server is not trusted, and what the user can do. None if it is trusted so far. Checks the directory of its socket, unless the
     program chose it, and the server's user once connected. ``server_uid`` is the user that the program named."""
-    if directory is not None:
-        path, uid, mode, is_directory = directory
-        cure = f"remove '{path}' and start the server anew, or name its socket with NERITE_SESSION_SOCKET"
-        if not is_directory:
-            return f"'{path}', made by user {uid}, is no directory or a link to one; {cure}"
-        if uid not in (own_uid, ROOT):
-            return f"its directory '{path}' belongs to user {uid}, and this is user {own_uid}; {cure}"
-        if mode & WRITABLE_BY_OTHERS:
-            return f"its directory '{path}' has mode {mode:04o}: others could put a socket there; {cure}"
+    if directory is not None and (why := why_not_in(own_uid, directory)) is not None:
+        return f"{why}; remove '{directory.path}' and start the server anew, or name its socket with NERITE_SESSION_SOCKET"
     if peer_uid is not None and peer_uid not in (own_uid, ROOT, server_uid):
         return (
             f"the server there is user {peer_uid}, and this is user {own_uid}; if that is the server you mean, name its user: "
             f"server_uid={peer_uid} or NERITE_SERVER_UID={peer_uid}"
         )
+    return None
+
+
+def why_not_in(own_uid: int, directory: Directory) -> Optional[str]:
+    """Why what lies in the directory is not trusted. None if it is trusted so far."""
+    path, uid, mode, is_directory = directory
+    if not is_directory:
+        return f"'{path}', made by user {uid}, is no directory or a link to one"
+    if uid not in (own_uid, ROOT):
+        return f"its directory '{path}' belongs to user {uid}, and this is user {own_uid}"
+    if mode & WRITABLE_BY_OTHERS:
+        return f"its directory '{path}' has mode {mode:04o}: others could put a socket there"
     return None
 
 
