@@ -163,7 +163,7 @@ def test_server_and_clients_of_different_versions_are_refused(environment, wheel
     metadata = zipfile.ZipFile(server).read(f"{'-'.join(server.name.split('-')[:2])}.dist-info/METADATA").decode()
     version = server.name.split("-")[1]
     required = {line.partition(": ")[2] for line in metadata.replace('"', "'").splitlines() if line.startswith("Requires-Dist: ")}
-    extras = ("http", "grpc", "cuda", "all")
+    extras = ("http", "grpc", "cuda", "all", "fleet")
     assert required == {f"nerite-client=={version}", *(f"nerite-client[{extra}]=={version}; extra == '{extra}'" for extra in extras)}
     assert run(environment, "python", "-m", "pip", "check").returncode == 0
 
