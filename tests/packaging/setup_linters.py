@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Where do the linter of Dockerfiles, the schemas of Kubernetes, KServe, Compose and CycloneDX, mdbook and auditwheel come from?
+"""Where do the linter of Dockerfiles, the schemas of Kubernetes, KServe, Prometheus' operator, Compose and CycloneDX, mdbook and auditwheel come from?
 
     python3 tests/packaging/setup_linters.py       # puts them into target/linters, or does nothing if they are there
 
@@ -22,8 +22,8 @@ PACKAGES = (
     "auditwheel==6.8.2",
     "cyclonedx-python-lib[json-validation]==11.12.0",
 )
-# KServe's description of a ServingRuntime and Compose's schema are read. No code of these packages is run, so what they depend on is not installed.
-ONLY_READ = ("kserve==0.21.0", "docker-compose==1.29.2")
+# KServe's and Prometheus' operator's descriptions of their objects, and Compose's schema, are read. No code of these packages is run, so what they depend on is not installed.
+ONLY_READ = ("kserve==0.21.0", "cloudcoil-models-prometheus-operator==0.80.1.0", "docker-compose==1.29.2")
 
 
 def stamp() -> pathlib.Path:

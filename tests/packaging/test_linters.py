@@ -4,9 +4,12 @@ import ast
 import json
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 
+import manifests
 import pytest
 import setup_linters
 
@@ -72,26 +75,68 @@ def validated(documents: list[dict], version: str, folder: pathlib.Path) -> subp
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
 
 
-def manifest(name: str) -> list[dict]:
-    return list(yaml.safe_load_all((PACKAGING / "kubernetes" / name).read_text()))
-
-
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_manifests_fit_the_schemas_of_kubernetes(version, tmp_path):
-    found = validated(manifest("nerite.yaml"), version, tmp_path)
-    assert found.returncode == 0, found.stdout + found.stderr
+@pytest.mark.parametrize("patches", [(), manifests.PATCHES], ids="-".join)
+def test_the_manifests_fit_the_schemas_of_kubernetes(version, patches, tmp_path):
+    found = [one for name in ("nerite.yaml", "envoy.yaml") for one in manifests.documents(name)]
+    found = [manifests.deployment(*patches) if (one["kind"], one["metadata"]["name"]) == ("Deployment", "nerite") else one for one in found]
+    done = validated(found, version, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("fault", ["a property of no schema", "a value of another type"])
 def test_the_schemas_would_find_faults(fault, tmp_path):
-    documents = manifest("nerite.yaml")
-    [deployment] = [one for one in documents if one["kind"] == "Deployment"]
+    deployment = manifests.deployment()
     if fault == "a property of no schema":
         deployment["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
     else:
         deployment["spec"]["replicas"] = "one"
-    found = validated(documents, VERSIONS[-1], tmp_path)
+    found = validated([deployment], VERSIONS[-1], tmp_path)
     assert found.returncode != 0 and "Traceback" not in found.stderr, found.stderr
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+@pytest.mark.parametrize("patches", [(), *((one,) for one in manifests.PATCHES), manifests.PATCHES], ids="-".join)
+def test_kustomize_makes_the_deployment_that_the_tests_look_at(patches, tmp_path):
+    text = (manifests.FOLDER / "kustomization.yaml").read_text()
+    for name in manifests.FOLDER.glob("*.yaml"):
+        shutil.copy(name, tmp_path)
+    for one in patches:
+        text = text.replace(f"# - path: {one}.yaml", f"- path: {one}.yaml")
+    (tmp_path / "kustomization.yaml").write_text(text)
+    done = subprocess.run(["kubectl", "kustomize", tmp_path], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    made = list(yaml.safe_load_all(done.stdout))
+    [deployment] = [one for one in made if (one["kind"], one["metadata"]["name"]) == ("Deployment", "nerite")]
+    assert in_order(deployment) == in_order(manifests.deployment(*patches))
+    assert len(made) == sum(len(manifests.documents(name)) for name in ("nerite.yaml", "envoy.yaml"))
+
+
+def in_order(value):
+    """The same with lists in one order, because a merge has no order for what it adds."""
+    if isinstance(value, dict):
+        return {name: in_order(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return sorted((in_order(one) for one in value), key=lambda one: json.dumps(one, sort_keys=True))
+    return value
+
+
+def test_the_pod_monitor_fits_the_description_of_prometheus_operator():
+    monitor = manifests.of_kind("pod-monitor.yaml", "PodMonitor")
+    assert set(monitor["spec"]) <= fields_of_operator("PodMonitorSpec")
+    for endpoint in monitor["spec"]["podMetricsEndpoints"]:
+        assert set(endpoint) <= fields_of_operator("PodMetricsEndpoint")
+    assert "podMetricEndpoints" not in fields_of_operator("PodMonitorSpec")
+
+
+def fields_of_operator(model: str) -> set[str]:
+    """The properties of an object of Prometheus' operator by their names in YAML."""
+    text = (setup_linters.READ / "cloudcoil" / "models" / "prometheus_operator" / "v1.py").read_text()
+    own = text.partition(f"\nclass {model}(BaseModel):")[2].partition("\nclass ")[0]
+    # Fields, below the classes that build one.
+    fields = re.findall(r"^    (\w+): ((?:Annotated\[)?.*?)(?=^    \w+: |\Z)", own, re.M | re.S)
+    aliases = {name: re.search(r'alias="(\w+)"', kind) for name, kind in fields}
+    return {alias[1] if alias else name for name, alias in aliases.items()}
 
 
 def properties(model: str) -> dict[str, str]:
@@ -120,7 +165,7 @@ def faults(value: dict, model: str) -> list[str]:
 
 
 def test_the_serving_runtime_fits_the_schemas_of_kserve_and_kubernetes(tmp_path):
-    [runtime] = manifest("serving-runtime.yaml")
+    runtime = manifests.of_kind("serving-runtime.yaml", "ServingRuntime")
     assert faults(runtime, "v1alpha1_serving_runtime") == []
     assert faults(runtime["spec"], "v1alpha1_serving_runtime_spec") == []
     for given in runtime["spec"]["supportedModelFormats"]:
@@ -132,3 +177,11 @@ def test_the_serving_runtime_fits_the_schemas_of_kserve_and_kubernetes(tmp_path)
         found = validated([document], version, tmp_path)
         assert found.returncode == 0, found.stdout + found.stderr
     assert faults({**runtime["spec"], "multiModel": "no", "containerz": []}, "v1alpha1_serving_runtime_spec") == ["multiModel", "containerz"]
+
+
+def test_the_inference_service_fits_the_schemas_of_kserve():
+    service = manifests.of_kind("inference-service.yaml", "InferenceService")
+    predictor = service["spec"]["predictor"]
+    assert faults(service, "v1beta1_inference_service") == [] and faults(service["spec"], "v1beta1_inference_service_spec") == []
+    assert faults(predictor, "v1beta1_predictor_spec") == [] and faults(predictor["model"], "v1beta1_model_spec") == []
+    assert faults({**predictor, "minReplicas": "2"}, "v1beta1_predictor_spec") == ["minReplicas"]

@@ -14,6 +14,7 @@ import tempfile
 import tomllib
 import urllib.request
 
+import manifests
 import pytest
 import servers
 
@@ -29,10 +30,6 @@ def settings(program: pathlib.Path, args: list[str], environment: dict[str, str]
     done = subprocess.run([program, "config", "show", *args[1:]], capture_output=True, text=True, env={**clean, **environment})
     assert done.returncode == 0, done.stderr
     return tomllib.loads(re.sub(r"^# ([a-z0-9-]+ = )", r"\1", done.stdout, flags=re.M))
-
-
-def documents(name: str) -> dict[str, dict]:
-    return {one["kind"]: one for one in yaml.safe_load_all((PACKAGING / "kubernetes" / name).read_text())}
 
 
 def ports_of(effective_settings: dict) -> set[int]:
@@ -58,9 +55,12 @@ def check_confined(container: dict, pod: dict) -> None:
     assert context["capabilities"] == {"drop": ["ALL"]} and context["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
+PROBES = {"startupProbe": "ready", "readinessProbe": "ready", "livenessProbe": "live"}
+
+
 def check_probes(container: dict, http_port: int) -> None:
     by_name = {port["name"]: port["containerPort"] for port in container["ports"]}
-    for probe, path in (("startupProbe", "ready"), ("readinessProbe", "ready"), ("livenessProbe", "live")):
+    for probe, path in PROBES.items():
         probed = container[probe]["httpGet"]
         assert probed["path"] == f"/v2/health/{path}"
         assert by_name.get(probed["port"], probed["port"]) == http_port
@@ -74,33 +74,84 @@ def check_shared(container: dict, pod: dict, session_socket: str) -> None:
         assert volumes[mounts[path]]["emptyDir"]["medium"] == "Memory"
 
 
-def test_the_deployment_is_what_the_server_does(program):
-    found = documents("nerite.yaml")
-    pod = found["Deployment"]["spec"]["template"]["spec"]
-    server, client = pod["containers"]
-    effective_settings = settings(program, server["args"], {})
+@pytest.mark.parametrize("patches", [(), *((one,) for one in manifests.PATCHES), manifests.PATCHES], ids="-".join)
+def test_the_deployment_is_what_the_server_does(program, patches):
+    deployment = manifests.deployment(*patches)
+    pod = deployment["spec"]["template"]["spec"]
+    server = manifests.server_of(deployment)
+    effective_settings = settings(program, server["args"], {one["name"]: one["value"] for one in server.get("env", [])})
     assert {port["containerPort"] for port in server["ports"]} == ports_of(effective_settings)
     check_probes(server, effective_settings["http-port"])
+    assert {server[probe]["httpGet"].get("scheme", "HTTP") for probe in PROBES} == {"HTTPS" if effective_settings["http-use-ssl"] else "HTTP"}
+    assert effective_settings["http-use-ssl"] == effective_settings["grpc-use-ssl"] == ("tls" in patches)
     assert pod["terminationGracePeriodSeconds"] == noted_stop(program) > longest_stop(effective_settings)
-    annotations = found["Deployment"]["spec"]["template"]["metadata"]["annotations"]
+    annotations = deployment["spec"]["template"]["metadata"]["annotations"]
     assert int(annotations["prometheus.io/port"]) == effective_settings["metrics-port"]
-    for container in (server, client):
-        check_confined(container, pod)
-        check_shared(container, pod, effective_settings["session-socket"])
-    assert {"name": "NERITE_SESSION_SOCKET", "value": effective_settings["session-socket"]} in client["env"]
     assert not pod.get("hostIPC") and pod["enableServiceLinks"] is False
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    for container in (*pod["containers"], *pod.get("initContainers", [])):
+        check_confined(container, pod)
+        assert {mount["name"] for mount in container["volumeMounts"]} <= set(volumes)
+    check_shared(server, pod, effective_settings["session-socket"])
+    mounts = [mount["mountPath"] for mount in server["volumeMounts"]]
+    files = [one["value"] for one in server.get("env", []) if one["value"].startswith("/")]
+    assert len(files) == 4 * ("tls" in patches) + ("tokens" in patches)
+    assert all(os.path.dirname(one) in mounts for one in files)
 
 
-def test_service_and_autoscaler_point_at_the_deployment(program, tmp_path):
-    found = documents("nerite.yaml")
-    deployment = found["Deployment"]
-    labels = deployment["spec"]["template"]["metadata"]["labels"]
-    assert found["Service"]["spec"]["selector"].items() <= labels.items()
-    assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    named = {port["name"] for port in deployment["spec"]["template"]["spec"]["containers"][0]["ports"]}
-    assert {port["targetPort"] for port in found["Service"]["spec"]["ports"]} == named
-    scaler = found["HorizontalPodAutoscaler"]["spec"]
+def test_the_client_of_the_patch_shares_memory_with_the_server(program):
+    pod = manifests.deployment("client")["spec"]["template"]["spec"]
+    server, client = pod["containers"]
+    session_socket = settings(program, server["args"], {})["session-socket"]
+    check_shared(client, pod, session_socket)
+    assert {"name": "NERITE_SESSION_SOCKET", "value": session_socket} in client["env"]
+
+
+def test_a_bucket_is_copied_into_the_folder_that_the_server_reads(program):
+    deployment = manifests.deployment("bucket")
+    pod = deployment["spec"]["template"]["spec"]
+    server = manifests.server_of(deployment)
+    effective_settings = settings(program, server["args"], {one["name"]: one["value"] for one in server["env"]})
+    assert effective_settings["model-control-mode"] == "poll"
+    [models] = [volume for volume in pod["volumes"] if volume["name"] == "models"]
+    assert models["emptyDir"] and "persistentVolumeClaim" not in models
+    first, again = pod["initContainers"][0], pod["containers"][1]
+    fetch = ["python", "-m", "nerite.fleet", "fetch", "s3://bucket/models", *effective_settings["model-repository"]]
+    assert first["command"] == fetch and again["command"] == [*fetch, "--every", "60"]
+    for one in (first, again):
+        assert {"name": "models", "mountPath": "/models"} in one["volumeMounts"]
+
+
+@pytest.mark.parametrize("name", ["nerite", "nerite-proxy"])
+def test_the_objects_of_a_deployment_point_at_its_pods(name):
+    found = manifests.documents("nerite.yaml" if name == "nerite" else "envoy.yaml")
+    [deployment] = [one["spec"] for one in found if one["kind"] == "Deployment"]
+    template = deployment["template"]
+    labels = template["metadata"]["labels"]
+    ports = {port["name"] for port in template["spec"]["containers"][0]["ports"]}
+    selectors = [deployment["selector"], *(spread["labelSelector"] for spread in template["spec"]["topologySpreadConstraints"])]
+    for one in found:
+        if one["kind"] == "Service":
+            assert {port["targetPort"] for port in one["spec"]["ports"]} == {"http", "grpc"} < ports
+            assert one["spec"]["selector"].items() <= labels.items()
+        elif one["kind"] == "NetworkPolicy":
+            # Each port has a rule of who may connect.
+            assert sorted(port["port"] for rule in one["spec"]["ingress"] for port in rule["ports"]) == sorted(ports)
+            selectors.append(one["spec"]["podSelector"])
+        elif one["kind"] == "PodDisruptionBudget":
+            selectors.append(one["spec"]["selector"])
+    assert len(selectors) >= 4 and all(one["matchLabels"].items() <= labels.items() for one in selectors)
+    monitored = manifests.of_kind("pod-monitor.yaml", "PodMonitor")["spec"]
+    assert labels["app.kubernetes.io/name"] in monitored["selector"]["matchExpressions"][0]["values"]
+    assert {one["port"] for one in monitored["podMetricsEndpoints"]} <= ports
+    assert {one["path"] for one in monitored["podMetricsEndpoints"]} == {template["metadata"]["annotations"]["prometheus.io/path"]}
+
+
+def test_the_autoscaler_owns_the_number_of_servers(tmp_path):
+    deployment = manifests.deployment()
+    scaler = manifests.of_kind("nerite.yaml", "HorizontalPodAutoscaler")["spec"]
     assert scaler["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": deployment["metadata"]["name"]}
+    assert "replicas" not in deployment["spec"] and scaler["minReplicas"] > 1
     metrics = [one["pods"]["metric"]["name"] for one in scaler["metrics"] if one["type"] == "Pods"]
     command, environment = servers.nerite_command(ROOT / "examples" / "models")
     started = servers.start(command, environment, ["--session-socket=off"], tmp_path / "log")
@@ -111,8 +162,17 @@ def test_service_and_autoscaler_point_at_the_deployment(program, tmp_path):
     assert metrics and all(re.search(rf"^{name}\{{", page, re.M) for name in metrics)
 
 
+def test_the_claim_is_the_one_that_the_servers_mount():
+    claim = manifests.of_kind("nerite.yaml", "PersistentVolumeClaim")
+    pod = manifests.deployment()["spec"]["template"]["spec"]
+    assert {"name": "models", "persistentVolumeClaim": {"claimName": claim["metadata"]["name"]}} in pod["volumes"]
+
+
 def test_the_serving_runtime_is_what_the_server_does(program):
-    runtime = documents("serving-runtime.yaml")["ServingRuntime"]
+    runtime = manifests.of_kind("serving-runtime.yaml", "ServingRuntime")
+    service = manifests.of_kind("inference-service.yaml", "InferenceService")["spec"]["predictor"]["model"]
+    assert service["runtime"] == runtime["metadata"]["name"] and service["protocolVersion"] in runtime["spec"]["protocolVersions"]
+    assert service["modelFormat"]["name"] in {one["name"] for one in runtime["spec"]["supportedModelFormats"]}
     assert runtime["apiVersion"] == "serving.kserve.io/v1alpha1"
     spec = runtime["spec"]
     (container,) = spec["containers"]
@@ -150,9 +210,12 @@ def test_the_images_of_manifests_are_those_that_the_commands_make():
     commands = re.findall(r"^#   docker build .* -t (\S+)(?: --target (\S+))? target/dist$", (PACKAGING / "container" / "Dockerfile").read_text(), re.M)
     made = {tag: stage or "default" for tag, stage in commands}
     assert {f"nerite:{version}", f"nerite-onnxruntime:{version}"} <= set(made) and set(made.values()) <= set(stages())
-    containers = [*documents("nerite.yaml")["Deployment"]["spec"]["template"]["spec"]["containers"], *documents("serving-runtime.yaml")["ServingRuntime"]["spec"]["containers"]]
+    pod = manifests.deployment(*manifests.PATCHES)["spec"]["template"]["spec"]
+    runtime = manifests.of_kind("serving-runtime.yaml", "ServingRuntime")["spec"]
+    containers = [*pod["containers"], *pod["initContainers"], *runtime["containers"]]
     assert {container["image"] for container in containers} <= set(made)
-    assert set(re.findall(r"nerite[\w-]*:\d[\w.]*", (ROOT / "docs" / "install.md").read_text())) <= set(made)
+    pages = "".join((ROOT / "docs" / name).read_text() for name in ("install.md", "kubernetes.md"))
+    assert set(re.findall(r"nerite[\w-]*:\d+\.[\w.]+", pages)) <= set(made)
 
 
 @pytest.mark.parametrize("stage", ["server", "python"])
