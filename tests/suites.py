@@ -167,6 +167,8 @@ ALONE = {
 }
 
 LONG = (
+    "fleet/test_bucket.py",
+    "fleet/test_fleet.py",
     "hostile/test_breaking_backends.py",
     "hostile/test_connections.py",
     "hostile/test_isolated_backends.py",

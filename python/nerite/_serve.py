@@ -14,7 +14,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Iterable, Iterator, Optional, Sequence, Union
 
-from nerite import _binary
+from nerite import _binary, _probe
 from nerite._folder import Folder
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 Path = Union[str, "os.PathLike[str]"]
 
 READY_WITHIN_S = 60.0
-STOP_WITHIN_S = 40.0
+# The default of --exit-timeout-secs, and how much longer a server may take to end before it is killed.
+EXIT_S, LATE_S = 30.0, 10.0
 LOOK_EVERY_S = 0.01
 # Another process may take a port after it was found free and before the server listens there.
 PORT_TRIES = 3
@@ -92,7 +93,7 @@ class Server:
         except BaseException:
             self._folder.remove()
             raise
-        self._finalizer = weakref.finalize(self, _end, self._process, self._folder, os.getpid())
+        self._finalizer = weakref.finalize(self, _end, self._process, self._stop_within_s, self._folder, os.getpid())
         try:
             self._until_ready(ready_within)
         except BaseException:
@@ -126,10 +127,16 @@ class Server:
             url = f"unix:{self.session_socket}" if self.session_socket else self.http_url
         return connect(url, **options)
 
+    def wait(self, timeout: Optional[float] = None) -> Optional[int]:
+        """Waits until the server has ended, at most ``timeout`` seconds. Returns its exit status, or None if it still runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(timeout)
+        return None
+
     def stop(self) -> int:
         """Stops the server after requests in flight have ended. Returns its exit status: 0 if all ended in time."""
         if self._log is None:
-            _end_process(self._process)
+            _end_process(self._process, self._stop_within_s)
             self._log = _text(self._log_path)
             self._finalizer()
         return self._process.returncode
@@ -166,7 +173,9 @@ class Server:
             raise ServerError(f"another program listens at {self.http} already; choose another http_port")
         self._has_http = _is_on(given.get("allow-http", True))
         self._has_tls = any(_is_on(given.get(flag, False)) for flag in ("http-use-ssl", "http-use-ssl-mutual"))
+        self._is_behind_proxy = bool(given.get("trusted-proxies"))
         self._may_be_unready = not _is_on(given.get("exit-on-error", True))
+        self._stop_within_s = sum(_seconds(given, *flag) for flag in (("drain-seconds", 0.0), ("exit-timeout-secs", EXIT_S))) + LATE_S
         given.setdefault("parent-pid", os.getpid())
         command = [str(_binary.binary()), "serve", *(word for name in given for word in _words(name, given[name]))]
         with open(self._log_path, "wb") as log:
@@ -203,7 +212,7 @@ class Server:
             # The server listens only after the models are loaded.
             return _listens(self.session_socket or self.grpc)
         try:
-            status = self._readiness()
+            status, _ = _probe.get(self.http, "/v2/health/ready", self._has_tls, self._is_behind_proxy)
         except (OSError, http.client.HTTPException) as error:
             if not (self._has_tls and isinstance(error, (ssl.SSLError, ConnectionResetError))):
                 return False
@@ -212,21 +221,6 @@ class Server:
         # A refusal is an answer too: the server listens only after the models are loaded.
         is_ready = status in (READY, UNAUTHORIZED, FORBIDDEN) or self._may_be_unready
         return is_ready and self._process.poll() is None
-
-    def _readiness(self) -> int:
-        """The HTTP status of ``/v2/health/ready``."""
-        host, _, port = self.http.rpartition(":")
-        address = (host.strip("[]"), int(port))
-        if self._has_tls:
-            # The certificate is not checked, because it may be for another name. Only the status is used, and nothing secret is sent.
-            context = ssl.create_default_context()
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            connection: http.client.HTTPConnection = http.client.HTTPSConnection(*address, timeout=1, context=context)
-        else:
-            connection = http.client.HTTPConnection(*address, timeout=1)
-        with contextlib.closing(connection):
-            connection.request("GET", "/v2/health/ready")
-            return connection.getresponse().status
 
     def _ended(self, status: int) -> str:
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
@@ -255,6 +249,14 @@ def _words(name: str, value: Any) -> Iterator[str]:
         yield f"--{name}={text}"
 
 
+def _seconds(given: dict[str, Any], flag: str, default: float) -> float:
+    """The value of a flag with seconds. The server refuses what is no number itself."""
+    try:
+        return float(given.get(flag, default))
+    except (TypeError, ValueError):
+        return default
+
+
 def _is_on(value: Any) -> bool:
     """Parses a boolean as the server does. The server refuses other values itself."""
     return str(value).lower() not in ("false", "off", "0")
@@ -280,18 +282,18 @@ def _listens(place: str) -> bool:
     return False
 
 
-def _end(process: subprocess.Popen[bytes], folder: Folder, owner: int) -> None:
+def _end(process: subprocess.Popen[bytes], within_s: float, folder: Folder, owner: int) -> None:
     # A forked child inherits the object. It must not stop its parent's server or remove the folder.
     if os.getpid() == owner:
-        _end_process(process)
+        _end_process(process, within_s)
         folder.remove()
 
 
-def _end_process(process: subprocess.Popen[bytes]) -> None:
+def _end_process(process: subprocess.Popen[bytes], within_s: float) -> None:
     if process.poll() is None:
         process.terminate()
         try:
-            process.wait(STOP_WITHIN_S)
+            process.wait(within_s)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

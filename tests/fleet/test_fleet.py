@@ -11,13 +11,14 @@ import pathlib
 import queue
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException
 
 import load
 import nodes
@@ -103,7 +104,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 def whole(fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[None]:
     """After each test all nodes and both replicas are back."""
     yield
-    if request.node.name == "test_down_leaves_nothing":
+    if request.node.name.startswith("test_down_leaves_nothing"):
         return
     nodes.until("all nodes and both replicas are there", fleet.is_whole)
 
@@ -162,11 +163,21 @@ def test_a_proxy_with_new_settings_and_endpoints_loses_nothing(fleet: Fleet) -> 
     with requests(fleet) as one:
         before = {proxy["host"]: proxy["pid"] for proxy in fleet.head.status(NAME)["proxies"]}
         fleet.settings["proxy"] = {"request_bytes_max": "32MiB"}
+        fleet.up()
+        assert pids(fleet) & set(before.values()) == set()
         fleet.up(replicas=3)
+        # Settings with a fault are refused, and those before stay.
+        wrong = fleet.head.fleet("up", fleet.write(proxy={"tls": {"certificate": "/none", "key": "/none"}}), check=False)
+        assert wrong.returncode == 1 and "does not serve" in wrong.stderr and "/none" in wrong.stderr, wrong.stderr
+        fleet.settings["proxy"] = {"request_bytes_max": "33MiB"}
         fleet.up()
         after = {proxy["host"]: proxy["pid"] for proxy in fleet.head.status(NAME)["proxies"]}
         assert all(before[host] != after[host] for host in before)
         say("proxies reloaded, 2 → 3 → 2 replicas", 0, one)
+
+
+def pids(fleet: Fleet) -> set[int]:
+    return {proxy["pid"] for proxy in fleet.head.status(NAME)["proxies"]}
 
 
 def test_a_roll_replaces_all_replicas_and_no_old_one_answers_afterwards(fleet: Fleet) -> None:
@@ -195,14 +206,13 @@ def test_a_roll_that_does_not_get_ready_goes_back(fleet: Fleet) -> None:
 def test_replicas_come_with_the_load_and_go_again(fleet: Fleet) -> None:
     fleet.up(replicas={"min": 1, "max": 4})
     nodes.until("one replica is left", lambda: len(fleet.replicas()) == 1)
-    began = time.monotonic()
     with fleet.load(clients={"slow": 12}) as one:
         seconds = nodes.until("four are ready", lambda: len(fleet.replicas()) == 4)
         say("load of 24 clients, 1 → 4 replicas", seconds, one)
     assert one.failures == []
     with requests(fleet, clients={"release": 1}) as one:
         seconds = nodes.until("one replica is left", lambda: len(fleet.replicas()) == 1)
-        say("less load, 4 → 1 replicas", time.monotonic() - began, one)
+        say("less load, 4 → 1 replicas", seconds, one)
     fleet.up()
 
 
@@ -219,8 +229,7 @@ def test_a_node_is_cut_off(fleet: Fleet) -> None:
         one.mark()
         nodes.until("requests are answered", lambda: one.more(300))
         say("healed", time.monotonic() - began, one)
-    # Those in flight there have failed at most.
-    assert len(one.failures) <= 4 and one.longest_s < load.LIMIT_S, one.failures
+    assert one.failures == [] and one.longest_s < load.LIMIT_S
 
 
 def grpc(fleet: Fleet) -> tritonclient.grpc.InferenceServerClient:
@@ -301,6 +310,30 @@ def test_a_program_on_a_replicas_node_uses_shared_memory_and_the_proxy_while_the
     assert program.returncode == 0
 
 
+HOSTILE_ID = "a\\r\\nContent-Length: 0\\r\\n\\r\\nPOST /v2/repository/models/release/unload HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n"
+
+
+def test_a_sequence_id_cannot_bring_a_request_of_its_own(fleet: Fleet) -> None:
+    """The id gets into a header. A body that the proxy does not parse could end the header there."""
+    row = '"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1, 1], "data": [1]}]'
+    for id in (HOSTILE_ID, HOSTILE_ID.encode().decode("unicode_escape")):
+        body = f'{{"x": 1, "sequence_id": "{id}", "parameters": {{"sequence_id": "{id}", "sequence_start": true, "sequence_end": true}}, {row}}}'
+        connection = HTTPConnection(fleet.client_node.address, 8000, timeout=load.LIMIT_S)
+        with contextlib.closing(connection):
+            connection.request("POST", "/v2/models/sequence/infer", body)
+            connection.getresponse().read()
+    with grpc(fleet) as client:
+        # Not two bytes, and not what a header can have.
+        for id in ("s" * 128, "a\r\nb", "0"):
+            assert step(client, tritonclient.grpc, id, 5, is_first=True) == 5
+            assert step(client, tritonclient.grpc, id, 6, is_last=True) == 6
+    for replica in fleet.replicas():
+        log = pathlib.Path(replica["session"]).with_name("log").read_text()
+        assert "repository/models/release/unload" not in log
+    with http(fleet) as client:
+        assert client.is_model_ready("release")
+
+
 def test_a_client_behind_the_proxy_is_no_user_of_the_replicas_host(fleet: Fleet) -> None:
     """Programs of the host are known by their user, and have rights to its memory. Clients of the proxy have none, also if it runs on that host."""
     replicas = fleet.replicas()
@@ -311,7 +344,7 @@ def test_a_client_behind_the_proxy_is_no_user_of_the_replicas_host(fleet: Fleet)
     for _ in range(20):
         said = subprocess.run(node.inside(sys.executable, "-c", code), stdout=subprocess.PIPE, text=True, check=True).stdout
         assert said.startswith("200"), said
-    lines = [line for log in logs for line in log.read_text().splitlines() if "access: " in line and "GET /v2/models/release" in line]
+    lines = [line for log in logs for line in log.read_text().splitlines() if "access: " in line and 'request="GET /v2/models/release"' in line]
     assert len(lines) >= 20
     # The replica on the same host knows that the client is there, too, but not whose it is.
     peers = {line.partition('peer="')[2].partition('"')[0] for line in lines}
@@ -380,8 +413,8 @@ def test_a_request_beyond_the_limit_is_refused_and_costs_nobody_else(fleet: Flee
     with requests(fleet):
         for connect, library in PROTOCOLS:
             with connect(fleet) as client:
-                tensor = library.InferInput("INPUT0", [12 << 20], "FP32")
-                tensor.set_data_from_numpy(np.zeros(12 << 20, np.float32))
+                tensor = library.InferInput("INPUT0", [20 << 20], "FP32")
+                tensor.set_data_from_numpy(np.zeros(20 << 20, np.float32))
                 # Over HTTP the proxy refuses before the whole request is sent, so a client may see the end of the connection alone.
                 with pytest.raises((InferenceServerException, OSError), match="[Tt]oo [Ll]arge|reset|[Bb]roken pipe"):
                     client.infer("release", [tensor])
@@ -392,9 +425,43 @@ def test_the_commands_name_what_is_wrong(fleet: Fleet) -> None:
     path = fleet.cluster.folder / "wrong.yaml"
     path.write_text("name: other\nmodel_repository: models\n")
     assert "give an absolute path" in fleet.head.fleet("up", path, check=False).stderr
+    other = {"name": "other", "model_repository": str(fleet.repositories[1])}
+    path.write_text(json.dumps(other))
+    assert f"port 8000 is that of fleet '{NAME}'" in fleet.head.fleet("up", path, check=False).stderr
 
 
-def test_down_leaves_nothing(fleet: Fleet) -> None:
+def test_a_fleet_that_cannot_be_says_why_and_ends(fleet: Fleet) -> None:
+    path = fleet.cluster.folder / "other.yaml"
+    other = {"name": "other", "model_repository": str(fleet.repositories[1]), "proxy": {"http_port": 8100, "grpc_port": 8101}}
+
+    def refused(**more: object) -> str:
+        path.write_text(json.dumps({**other, **more}))
+        done = fleet.head.fleet("up", path, check=False)
+        assert done.returncode == 1, done.stdout
+        fleet.head.fleet("down", "other")
+        return done.stderr
+
+    assert "was not ready within 2 s; has a node room for 64 cpu?" in refused(resources={"cpu": 64}, rollout={"ready_within_s": 2})
+    assert "does not get ready" in refused(model_repository=str(repositories.broken(fleet.cluster.folder / "broken")))
+    busy = subprocess.Popen(fleet.client_node.inside(sys.executable, "-m", "http.server", "8100"), stderr=subprocess.DEVNULL)
+    try:
+        nodes.until("the other program listens", lambda: listens(fleet.client_node.address, 8100))
+        assert f"the proxy on {fleet.client_node.address} does not serve" in refused()
+    finally:
+        busy.kill()
+        busy.wait()
+
+
+def listens(address: str, port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((address, port)):
+        return True
+    return False
+
+
+def test_down_leaves_nothing_also_if_the_command_was_interrupted(fleet: Fleet) -> None:
+    assert fleet.head.fleet("down", NAME, "--within", "0.1", check=False).returncode == 1
+    nodes.until("the fleet has ended", lambda: fleet.head.fleet("status", NAME, check=False).returncode == 1)
+    fleet.up()
     fleet.head.fleet("down", NAME)
     nodes.until("no server and no proxy runs", lambda: not [line for node in fleet.cluster.nodes for line in node.processes().values() if "nerite serve" in line or "envoy -c" in line])
     assert "the cluster has none" in fleet.head.fleet("status", NAME, check=False).stderr

@@ -43,6 +43,20 @@ def test_words_that_are_not_utf_8_are_said(words):
     assert found.returncode == 2
 
 
+def test_the_command_fleet_is_the_python_packages(tmp_path):
+    found = nerite("fleet", "--help", stdout=subprocess.PIPE)
+    assert found.returncode == 0 and b"usage: nerite fleet" in found.stdout, found
+    # The package does without Ray until a fleet is wanted.
+    found = nerite("fleet", "up", tmp_path / "none.yaml")
+    assert found.returncode == 1 and b"none.yaml' cannot be read" in found.stderr, found
+    path = tmp_path / "fleet.yaml"
+    path.write_text("name: digits\nmodel_repository: /srv/models\n")
+    found = nerite("fleet", "up", path)
+    assert found.returncode == 1 and b"No module named 'ray': pip install nerite[fleet]" in found.stderr, found
+    alone = subprocess.run([servers.nerite_binary(), "fleet", "up"], stderr=subprocess.PIPE, env={"PATH": str(tmp_path)})
+    assert alone.returncode == 1 and b"it is in the Python package: pip install nerite[fleet]" in alone.stderr, alone
+
+
 def test_a_demonstration_that_cannot_print_stops_its_server():
     with open(FULL, "wb") as full:
         process = subprocess.Popen([servers.nerite_binary(), "demo", "--exit"], stdout=full, stderr=subprocess.PIPE, start_new_session=True,

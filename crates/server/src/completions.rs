@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use crate::flags::{FLAGS, Flag, Takes};
-use crate::{config, demo, doctor, drain, model, ready, shm, top};
+use crate::{config, demo, doctor, drain, fleet, model, ready, shm, top};
 
 const USAGE: &str = "Usage: nerite completions bash|zsh|fish\n";
 const SHELLS: &[&str] = &["bash", "zsh", "fish"];
@@ -49,6 +49,7 @@ pub(crate) fn commands() -> Vec<Command> {
         of_usage("top", top::USAGE),
         Command { name: "bench", words: Vec::new(), options: nerite_bench::options() },
         of_usage("model", model::USAGE),
+        plain("fleet", fleet::WORDS),
         plain("completions", SHELLS),
         plain("man", &[]),
         plain("version", &[]),

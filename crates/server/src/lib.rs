@@ -35,6 +35,7 @@ mod doctor;
 mod drain;
 mod file_limit;
 mod flags;
+mod fleet;
 mod in_process;
 mod logger;
 mod manual;
@@ -75,6 +76,7 @@ nerite serves models to programs on the same host through shared memory, and to 
   nerite top [--url URL] [--once]               watch a running server's models, queues, copies and shared memory
   nerite bench -m MODEL [options]               measure a model of a running server; `nerite bench --help`
   nerite model run DIR [options]                run a Python model in the terminal; `nerite model --help`
+  nerite fleet up|roll|status|down              run replicas on several machines, with Ray and Envoy; `nerite fleet --help`
   nerite completions bash|zsh|fish              print what a shell completes commands and flags by
   nerite man                                    print the manual page
   nerite version                                print the version
@@ -130,6 +132,7 @@ pub fn run(command: &str, rest: &[String]) -> ExitCode {
         "top" => top::main(rest),
         "bench" => nerite_bench::main(rest),
         "model" => model::main(rest),
+        "fleet" => fleet::main(rest),
         "completions" => completions::main(rest),
         "man" => manual::main(rest),
         // Not in the help: servers start it.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import ipaddress
 import json
 import os
 import re
@@ -25,7 +26,8 @@ RETRIES = ("repeat", "connect-failure")
 OWN_FLAGS = frozenset(
     "http-address http-port grpc-address grpc-port metrics-address metrics-port session-socket parent-pid model-repository "
     "load-model drain-seconds exit-timeout-secs reuse-http-port reuse-grpc-port allow-http allow-grpc allow-metrics "
-    "http-use-ssl grpc-use-ssl http-use-ssl-mutual grpc-use-ssl-mutual trusted-proxies".split()
+    "http-use-ssl grpc-use-ssl http-use-ssl-mutual grpc-use-ssl-mutual trusted-proxies "
+    "model-control-mode config".split()
 )
 
 
@@ -118,7 +120,7 @@ class Spec:
     @property
     def release(self) -> str:
         """Names what a replica runs. Replicas with another release are replaced."""
-        parts = [self.model_repository, self.models, dataclasses.astuple(self.resources), dict(self.flags), self.proxy.networks, self.revision]
+        parts = [self.model_repository, self.models, dataclasses.astuple(self.resources), dict(self.flags), self.proxy.networks, self.rollout.drain_s, self.rollout.exit_s, self.revision]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8]
 
     def to_json(self) -> str:
@@ -192,9 +194,11 @@ def _resources(keys: _Keys) -> Resources:
     found = Resources(
         cpu=keys.number("cpu", Resources.cpu, 0, 1e4),
         gpu=keys.number("gpu", Resources.gpu, 0, 1e3),
-        memory_bytes=keys.bytes("memory", Resources.memory_bytes),
+        memory_bytes=keys.bytes("memory", Resources.memory_bytes, 0, 1 << 50),
     )
     keys.end()
+    if found.gpu > 1 and found.gpu % 1:
+        raise FleetError(f"{keys.where}: gpu is {found.gpu:g}; Ray shares one GPU, or gives whole ones")
     return found
 
 
@@ -224,8 +228,8 @@ def _proxy(keys: _Keys) -> Proxy:
         http_port=keys.integer("http_port", Proxy.http_port, 1, PORT_MAX),
         grpc_port=keys.integer("grpc_port", Proxy.grpc_port, 1, PORT_MAX),
         retry=keys.text("retry", Proxy.retry),
-        request_bytes_max=keys.bytes("request_bytes_max", Proxy.request_bytes_max),
-        memory_bytes=keys.bytes("memory", Proxy.memory_bytes),
+        request_bytes_max=keys.bytes("request_bytes_max", Proxy.request_bytes_max, 1 << 10, 1 << 31),
+        memory_bytes=keys.bytes("memory", Proxy.memory_bytes, 64 << 20, 1 << 50),
         tls_certificate=tls.text("certificate", ""),
         tls_key=tls.text("key", ""),
         networks=tuple(keys.texts("networks", Proxy.networks)),
@@ -234,6 +238,11 @@ def _proxy(keys: _Keys) -> Proxy:
     keys.end()
     if found.retry not in RETRIES:
         raise FleetError(f"{keys.where}: retry is '{found.retry}'; it is one of {', '.join(RETRIES)}")
+    for network in found.networks:
+        try:
+            ipaddress.ip_network(network)
+        except ValueError as error:
+            raise FleetError(f"{keys.where}: networks has '{network}': {error}") from None
     if found.http_port == found.grpc_port:
         raise FleetError(f"{keys.where}: http_port and grpc_port are both {found.http_port}")
     if bool(found.tls_certificate) != bool(found.tls_key):
@@ -288,12 +297,13 @@ class _Keys:
             self._refuse(key, value, f"an integer from {low} to {high}")
         return int(value)
 
-    def bytes(self, key: str, default: int) -> int:
+    def bytes(self, key: str, default: int, low: int, high: int) -> int:
         value = self.any(key, default)
         found = BYTES.fullmatch(str(value)) if not isinstance(value, bool) else None
-        if found is None:
-            self._refuse(key, value, "a number of bytes, such as 64MiB")
-        return int(found[1]) * UNITS[found[2]]  # type: ignore[index]
+        size = int(found[1]) * UNITS[found[2]] if found is not None else -1
+        if not low <= size <= high:
+            self._refuse(key, value, f"a number of bytes from {low} to {high}, such as 64MiB")
+        return size
 
     def end(self) -> None:
         """Refuses keys that nobody knows."""
