@@ -1,6 +1,8 @@
 //! What may an operator write behind `nerite serve`?
 
 mod origin;
+#[cfg(test)]
+mod page;
 mod parse;
 mod refusal;
 mod table;

@@ -579,7 +579,7 @@ fn notes(given: &[Given]) -> Vec<String> {
                 notes.push(format!("--{name} has no effect without --{}", name.trim_end_matches("-mode")));
             }
             Honour::Accepted => notes.extend(accepted::note(given)),
-            Honour::Yes => {}
+            Honour::Yes | Honour::Own => {}
         }
     }
     // A flag may be given several times.

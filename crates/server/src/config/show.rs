@@ -3,7 +3,7 @@
 //! As a file that `--config` reads: those that were given with their origins, the others as comments with the values in force.
 
 use super::in_force::{Host, InForce, follows_from, of};
-use crate::flags::{FLAGS, Flag, Given, Honour, SAME, Takes};
+use crate::flags::{FLAGS, Flag, Given, SAME, Takes};
 use crate::settings::Settings;
 
 /// Lists whose values in force may differ from those that were given: defaults complete them, or a level `OFF` turns the others off.
@@ -18,7 +18,7 @@ pub(super) fn text(given: &[Given], settings: &Settings, host: Host) -> String {
             group = flag.group;
             text.push_str(&format!("{}# {group}\n", if text.is_empty() { "" } else { "\n" }));
         }
-        let in_force = of(settings, host, flag.name).filter(|_| flag.honour == Honour::Yes);
+        let in_force = of(settings, host, flag.name).filter(|_| flag.has_effect());
         let values: Vec<&Given> = given.iter().filter(|one| one.flag.name == flag.name).collect();
         match values.last() {
             Some(last) => {
@@ -64,7 +64,7 @@ fn line_of_other(flag: &Flag, given: &[Given], in_force: Option<&InForce>) -> St
     if let Some((_, newer)) = SAME.iter().find(|(older, _)| *older == name) {
         return format!("# {name}: an older name of {newer}\n");
     }
-    let by_other = given.iter().find(|one| one.flag.setting() == name && one.flag.honour == Honour::Yes);
+    let by_other = given.iter().find(|one| one.flag.setting() == name && one.flag.has_effect());
     if let Some(other) = by_other {
         return format!("# {name}: set by {}\n", other.flag.name);
     }
@@ -234,11 +234,11 @@ mod tests {
         for flag in FLAGS.iter().filter(|flag| !matches!(flag.name, "help" | "config")) {
             let (name, line) = (flag.name, line(&text, flag.name));
             let is_older = SAME.iter().any(|(older, _)| *older == name);
-            match flag.honour {
-                Honour::Accepted => assert_eq!(line, format!("# {name}: no effect here")),
-                Honour::Yes if is_older => assert!(line.contains(": an older name of "), "{line}"),
-                Honour::Yes if NOT_SET.contains(&name) => assert!(line.contains(": not set; "), "{line}"),
-                Honour::Yes => assert!(line.starts_with(&format!("# {name} = ")), "{line}"),
+            match flag.has_effect() {
+                false => assert_eq!(line, format!("# {name}: no effect here")),
+                true if is_older => assert!(line.contains(": an older name of "), "{line}"),
+                true if NOT_SET.contains(&name) => assert!(line.contains(": not set; "), "{line}"),
+                true => assert!(line.starts_with(&format!("# {name} = ")), "{line}"),
             }
         }
         assert!(!text.contains("not given"), "{text}");

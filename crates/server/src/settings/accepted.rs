@@ -3,7 +3,7 @@
 //! A command line that Triton refuses has a mistake, even if the flag has no effect here.
 
 use super::SettingsError;
-use crate::flags::{FLAGS, Given, Honour, Takes, Values, bad, bool_of};
+use crate::flags::{FLAGS, Given, Takes, Values, bad, bool_of};
 
 /// Flags whose value is `<device>:<number>`.
 const BY_DEVICE: [&str; 3] = ["cuda-memory-pool-byte-size", "cuda-virtual-address-size", "model-load-gpu-limit"];
@@ -24,7 +24,7 @@ pub(super) fn note(given: &Given) -> Option<String> {
 
 /// Refuses a value of another type than the flag's.
 pub(super) fn check(values: &Values<'_>) -> Result<(), SettingsError> {
-    for flag in FLAGS.iter().filter(|flag| flag.honour == Honour::Accepted) {
+    for flag in FLAGS.iter().filter(|flag| !flag.has_effect()) {
         match flag.takes {
             Takes::Value("<boolean>") => values.bool(flag.name, false).map(|_| ())?,
             Takes::Value("<integer>") => values.int_if_given::<i64>(flag.name).map(|_| ())?,

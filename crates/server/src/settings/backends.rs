@@ -1,4 +1,6 @@
-//! Which settings do backends have, and which would have no effect?
+//! Which settings of backends would have no effect?
+
+mod table;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,88 +10,38 @@ use nerite_python::python_backends_in;
 
 use super::Settings;
 use crate::place;
+#[cfg(test)]
+pub(crate) use table::BackendSetting;
+pub(crate) use table::{GROUPS, OF_ALL};
 
 /// Where Triton's containers have their backends.
 pub const BACKEND_DIRECTORY: &str = "/opt/tritonserver/backends";
 /// The backends of this program.
 const BUILT_IN: [&str; 4] = ["ensemble", "identity", "onnxruntime", "python"];
 
-/// Settings of Triton's backend of that name, and of this server's. Triton's settings may have no effect here, but are no mistake.
-const KNOWN: [(&str, &[&str]); 2] = [
-    (
-        "onnxruntime",
-        &[
-            "arena_extend_strategy",
-            "cudnn_conv_algo_search",
-            "default-max-batch-size",
-            "do_copy_in_default_stream",
-            "enable-global-threadpool",
-            "enable_mem_arena",
-            "enable_mem_pattern",
-            "execution_mode",
-            "gpu_mem_limit",
-            "inter_op_thread_count",
-            "intra_op_thread_count",
-            "isolated",
-            "memory.enable_memory_arena_shrinkage",
-            "sandbox",
-            "sandbox-file-size",
-            "sandbox-group-memory",
-            "sandbox-memory",
-            "sandbox-models",
-            "sandbox-network",
-            "sandbox-processes",
-            "sandbox-read",
-            "sandbox-write",
-            "session.intra_op.allow_spinning",
-            "session.use_device_allocator_for_initializers",
-        ],
-    ),
-    (
-        "python",
-        &[
-            "debug",
-            "execute-timeout-seconds",
-            "interpreter",
-            "sandbox",
-            "sandbox-file-size",
-            "sandbox-group-memory",
-            "sandbox-memory",
-            "sandbox-models",
-            "sandbox-network",
-            "sandbox-processes",
-            "sandbox-read",
-            "sandbox-write",
-            "shm-default-byte-size",
-            "shm-growth-byte-size",
-            "shm-region-prefix-name",
-            "shm_message_queue_size",
-            "stub-timeout-seconds",
-            "thread-pool-size",
-        ],
-    ),
-];
-
-/// Settings that Triton's core gives all backends.
-const OF_ALL: [&str; 4] =
-    ["auto-complete-config", "backend-directory", "default-max-batch-size", "min-compute-capability"];
-
 /// Log lines about settings that the built-in backends do not know. Each setting is (backend, key, value). Settings of compiled backends are not
 /// checked.
 pub(super) fn unknown(settings: &[(String, String, String)]) -> Vec<String> {
     let mut notes = Vec::new();
     for (backend, key, _) in settings {
-        let Some((_, known)) = KNOWN.iter().find(|(name, _)| name == backend) else { continue };
-        if known.contains(&key.as_str()) || OF_ALL.contains(&key.as_str()) {
+        let known = known(backend);
+        if known.is_empty() || known.contains(key.as_str()) || OF_ALL.iter().any(|one| one.name == key) {
             continue;
         }
         let meant = did_you_mean(nearest(key, known.iter().copied()));
+        let known: Vec<&str> = known.into_iter().collect();
         notes.push(format!(
             "--backend-config={backend},{key} has no effect: backend '{backend}' has no such setting{meant}; it has: {}",
             known.join(", ")
         ));
     }
     notes
+}
+
+/// The settings of a built-in backend. None of another one.
+fn known(backend: &str) -> BTreeSet<&'static str> {
+    let own = GROUPS.iter().filter(|group| group.backends.contains(&backend));
+    own.flat_map(|group| group.settings).map(|setting| setting.name).collect()
 }
 
 /// Log lines about settings of backends that are not installed.
