@@ -14,7 +14,7 @@
 //! cargo xtask aarch64  does everything compile for aarch64 too? (needs Rust's standard library and a C compiler for it); makes a program for tests of packages;
 //!                      `aarch64 emulated` makes a server for tests that an emulator runs
 //! cargo xtask release  the packages for users, of a tagged commit, in target/dist: tarball, wheels, Debian package, bill of materials, checksums;
-//!                      with `--target aarch64-unknown-linux-gnu` for that machine, from another
+//!                      with `--target aarch64-unknown-linux-gnu` for that machine, from another; `release --tag` tags a commit that passed `test all`
 //! cargo xtask gpu-check  does the server work with the GPU of this machine?
 //! ```
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program prints")]
@@ -47,7 +47,7 @@ use compile::Machine;
 use release::Source;
 use summary::Limits;
 
-const USAGE: &str = "usage: cargo xtask <tidy | deny | test [quick | all] | oracle | peer [ROW ...] | fuzz SECONDS | tensorflow | miri | aarch64 [emulated] | release [--target TARGET] [--snapshot | --binary PATH] | gpu-check [--onnxruntime-library PATH]>";
+const USAGE: &str = "usage: cargo xtask <tidy | deny | test [quick | all] | oracle | peer [ROW ...] | fuzz SECONDS | tensorflow | miri | aarch64 [emulated] | release [--tag | [--target TARGET] [--snapshot | --binary PATH]] | gpu-check [--onnxruntime-library PATH]>";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -78,6 +78,7 @@ fn main() -> ExitCode {
         ["release", "--target", target, ref more @ ..] => {
             Machine::of_target(target).and_then(|machine| released(root, more, machine))
         }
+        ["release", "--tag"] => release::tag(root),
         ["release", ref more @ ..] => released(root, more, Machine::Here),
         ["gpu-check", ref more @ ..] => match gpu_check::run(root, more) {
             Ok(code) => return code,

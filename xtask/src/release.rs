@@ -6,11 +6,13 @@
 //!   Cargo.lock ─► bill of materials of its crates (packaging/sbom.py)   ─┘
 //! ```
 //!
-//! A release is made of a commit that has the tag of its version, and of nothing else. Without a tag, or with changes that no commit has, `--snapshot` makes
-//! the same packages.
+//! A release is made of a commit that has the tag of its version, and of nothing else. `--tag` makes the tag, of a commit that passed
+//! `cargo xtask test all`. Without a tag, or with changes that no commit has, `--snapshot` makes the same packages.
 //!
 //! Files are sorted, owned by root and dated by the last commit, so the same program gives the same bytes each time. Paths of the build machine are
 //! replaced in the program.
+
+mod tag;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -19,6 +21,8 @@ use std::process::Command;
 
 use crate::compile::{self, LIBRARY, Machine};
 use crate::library;
+pub use tag::tag;
+use tag::{check_tagged, git_in};
 
 /// The directory tree as it is installed below /usr. The manifest of the Debian package names files in it.
 const STAGE: &str = "target/package";
@@ -90,36 +94,6 @@ fn version_of(root: &Path) -> Result<String, String> {
     let text = fs::read_to_string(&manifest).map_err(|cause| format!("{}: {cause}", manifest.display()))?;
     let line = text.lines().find_map(|line| line.strip_prefix("version = \"")?.strip_suffix('"'));
     line.map(str::to_owned).ok_or_else(|| format!("{} has no line 'version = \"…\"'", manifest.display()))
-}
-
-/// Whether the tree is that of the tag of this version. Files that git ignores do not count.
-fn check_tagged(root: &Path, version: &str) -> Result<(), String> {
-    const CURE: &str = "`cargo xtask release --snapshot` makes packages of what lies here";
-    let git = |words: &[&str]| output(git_in(root).args(words));
-    let changes = git(&["status", "--porcelain", "--untracked-files=normal"])?;
-    if let Some(first) = changes.lines().next() {
-        let count = changes.lines().count();
-        return Err(format!("{count} changes are in no commit, the first is '{}': commit them; {CURE}", first.trim()));
-    }
-    let (tag, head) = (format!("v{version}"), git(&["rev-parse", "HEAD"])?);
-    let Ok(tagged) = git(&["rev-parse", "--quiet", "--verify", &format!("refs/tags/{tag}^{{commit}}")]) else {
-        return Err(format!("there is no tag '{tag}' of the version in Cargo.toml: `git tag {tag}`; {CURE}"));
-    };
-    if tagged != head {
-        let [tagged, head] = [&tagged, &head].map(|hash| &hash[..hash.len().min(12)]);
-        return Err(format!("tag '{tag}' is commit {tagged}, and the tree is of {head}: `git checkout {tag}`; {CURE}"));
-    }
-    Ok(())
-}
-
-fn git_in(folder: &Path) -> Command {
-    let mut git = Command::new("git");
-    // A hook of git has set these for its own repository.
-    for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
-        git.env_remove(name);
-    }
-    git.current_dir(folder);
-    git
 }
 
 /// Fills the directory tree that is installed.
@@ -280,63 +254,6 @@ fn output(command: &mut Command) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A repository with one commit, in a folder of this name.
-    fn repository(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("nerite-release-{}-{name}", std::process::id()));
-        anew(&folder).expect("a folder for scratch");
-        write(&folder.join("Cargo.toml"), b"[workspace.package]\nversion = \"1.2.3\"\n").expect("a file");
-        git(&folder, &["init", "--quiet"]);
-        git(&folder, &["add", "."]);
-        commit(&folder);
-        folder
-    }
-
-    fn git(folder: &Path, words: &[&str]) {
-        let identity = [
-            "-c",
-            "user.name=a",
-            "-c",
-            "user.email=a@example.com",
-            "-c",
-            "commit.gpgsign=false",
-            "-c",
-            "tag.gpgsign=false",
-        ];
-        output(git_in(folder).args(identity).args(words)).expect("git does it");
-    }
-
-    fn commit(folder: &Path) {
-        git(folder, &["commit", "--quiet", "--allow-empty", "-m", "x"]);
-    }
-
-    #[track_caller]
-    fn check_refused(folder: &Path, expect: Option<&str>) {
-        let version = version_of(folder).expect("a version");
-        assert_eq!(version, "1.2.3");
-        match (check_tagged(folder, &version), expect) {
-            (Ok(()), None) => {}
-            (Err(why), Some(part)) => assert!(why.contains(part) && why.contains("--snapshot"), "{why}"),
-            (found, expect) => panic!("{found:?}, {expect:?}"),
-        }
-    }
-
-    #[test]
-    fn only_the_tagged_commit_without_changes_is_released() {
-        let folder = repository("tagged");
-        check_refused(&folder, Some("there is no tag 'v1.2.3'"));
-        git(&folder, &["tag", "v1.2.3"]);
-        check_refused(&folder, None);
-        write(&folder.join("new.rs"), b"").expect("a file");
-        check_refused(&folder, Some("1 changes are in no commit, the first is '?? new.rs'"));
-        git(&folder, &["add", "."]);
-        check_refused(&folder, Some("the first is 'A  new.rs'"));
-        commit(&folder);
-        check_refused(&folder, Some("tag 'v1.2.3' is commit "));
-        git(&folder, &["tag", "--force", "-a", "-m", "y", "v1.2.3"]);
-        check_refused(&folder, None);
-        fs::remove_dir_all(&folder).expect("the folder goes");
-    }
 
     #[test]
     fn the_tarball_is_the_same_whatever_umask_the_sources_were_checked_out_with() {

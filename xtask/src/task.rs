@@ -25,8 +25,8 @@ use crate::summary::{self, Done, End, Limits, Tests};
 pub const UNAVAILABLE: u8 = 69;
 /// The most failed tests that get a second trial. More are no matter of chance.
 const SECOND_TRIALS_MAX: usize = 5;
-/// The summary as a file.
-const REPORT: &str = "target/report.md";
+/// The summary as a file. `cargo xtask release --tag` reads its first line.
+pub const REPORT: &str = "target/report.md";
 /// The seed of the property tests, so that a run tests the same values as the run before.
 const SEED: &str = "20261128";
 
@@ -52,6 +52,11 @@ impl From<String> for Stop {
     }
 }
 
+/// What a report begins with if `cargo xtask test all` passed on a commit, and no file differed from the commit.
+pub fn passed_line(commit: &str) -> String {
+    format!("cargo xtask test all passed on commit {commit}")
+}
+
 /// Runs the steps, prints the summary, and returns the exit status.
 pub fn run(root: &Path, steps: &[Step], limits: Limits) -> ExitCode {
     match Task::new(root, limits).map_err(Stop::from).and_then(|task| task.all(steps)) {
@@ -63,6 +68,15 @@ pub fn run(root: &Path, steps: &[Step], limits: Limits) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The commit of the files below `root`. `None` if a file differs from the commit.
+fn commit_of(root: &Path) -> Option<String> {
+    let git = |words: &[&str]| {
+        let output = Command::new("git").args(words).current_dir(root).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    git(&["status", "--porcelain"])?.is_empty().then(|| git(&["rev-parse", "HEAD"]))?
 }
 
 impl<'a> Task<'a> {
@@ -82,6 +96,7 @@ impl<'a> Task<'a> {
 
     /// Whether everything passed.
     fn all(&self, steps: &[Step]) -> Result<bool, Stop> {
+        let commit = commit_of(self.root);
         let mut done: Vec<Done> = Vec::new();
         for (number, step) in steps.iter().enumerate() {
             println!("\n== {}/{} {}", number + 1, steps.len(), step.about);
@@ -96,11 +111,19 @@ impl<'a> Task<'a> {
             done.push(Done { about: step.about, seconds, end });
         }
         self.try_again(&mut done)?;
-        let text = summary::lines(&done, self.limits).join("\n");
+        let mut text = summary::lines(&done, self.limits).join("\n");
         println!("\n{text}");
+        let is_good = summary::is_good(&done, self.limits);
+        let unchanged = commit_of(self.root).filter(|now| commit.as_ref() == Some(now));
+        if let Some(commit) = unchanged
+            && is_good
+            && self.limits == Limits::None
+        {
+            text = format!("{}\n{text}", passed_line(&commit));
+        }
         let report = self.root.join(REPORT);
         std::fs::write(&report, format!("{text}\n")).map_err(|cause| format!("{}: {cause}", report.display()))?;
-        Ok(summary::is_good(&done, self.limits))
+        Ok(is_good)
     }
 
     fn end_of(&self, step: &Step) -> Result<End, Stop> {
