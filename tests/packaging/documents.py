@@ -7,6 +7,7 @@ A page is a list of fenced blocks, which run in order, in one shell, in an empty
 * a block of any other language whose first line is ``# name``, a path with an ending: that file is written.
 * ```` ```python ```` without a name: that program is run. One that is shown as in Python's own shell, after ``>>> ``, is run as well.
 * a block below ``<!-- stays up -->`` has a command that starts a server. It runs in the background until the page ends, or another such block comes.
+* a block of one command of `ELSEWHERE` is passed over, because a test runs the same.
 * a block below ``<!-- not run: reason -->`` is passed over. The reason names the test that runs the same, or what that needs (`NEEDS`).
 * ```` ```text ```` is no command, so no line of it may begin like one (`PROGRAMS`). A part of a file of settings without a name is none either (`PARTS`).
 
@@ -34,6 +35,8 @@ ANY = "…"
 PARTS = ("protobuf", "toml", "ini")
 # How a command begins.
 PROGRAMS = ("nerite ", "docker ", "cargo ", "pip ", "curl ", "python ")
+# Commands that tests run in another way, and by which tests.
+ELSEWHERE = {"cargo run --release -- demo": "tests/packaging/test_demo.py", "cargo xtask test": ".ci/run"}
 # What a block needs that no test has. The reason goes on with which one.
 NEEDS = ("needs another host: ", "needs hardware: ", "needs a registry: ")
 # What runs tests, and one of its functions where it is said.
@@ -67,7 +70,10 @@ def steps(page: str) -> list[Step]:
             raise Unclear(f"line {at + 1}: an indented block; write ```console or ```text")
         if line.startswith("```"):
             end = lines.index("```", at + 1)
-            if comment.startswith("not run: "):
+            only = lines[at + 1].removeprefix("$ ") if end == at + 2 else ""
+            if only in ELSEWHERE:
+                check_reason(ELSEWHERE[only], at)
+            elif comment.startswith("not run: "):
                 check_reason(comment.removeprefix("not run: "), at)
             else:
                 made = steps_of(line.removeprefix("```"), lines[at + 1 : end], at + 2)
