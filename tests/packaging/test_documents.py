@@ -26,17 +26,20 @@ LINKED = {
     "docs/backends.md": {"tests": "tests"},
     "docs/clients.md": {"models": "examples/models"},
     "docs/hardening.md": {"models": "examples/models"},
-    "docs/metrics.md": {"models": "examples/models"},
+    "docs/logs.md": {"models": "examples/models"},
+    "docs/monitoring.md": {"models": "examples/models"},
     "docs/operator.md": {"models": "examples/models"},
     "docs/page.md": {"models": "examples/models"},
     "docs/sandbox.md": {"models": "examples/models"},
+    "docs/settings.md": {"models": "examples/models"},
     "docs/stopping.md": {"models": "examples/models"},
+    "docs/tls.md": {"models": "examples/models"},
     "examples/README.md": {"examples": "examples"},
     "packaging/wheel/README.md": {"models": "examples/models"},
 }
 ALL = ["README.md", "examples/README.md", "packaging/wheel/README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))]
 # Of these all commands stand for what the reader has, or are run elsewhere, as a comment at each says. Or they have none.
-WITHOUT = ("architecture", "batching", "compat", "flags", "fleet", "fleet-buckets", "glossary", "gpu", "in-process", "install", "isolated", "kubernetes", "operators", "promises", "python",
+WITHOUT = ("architecture", "batching", "compat", "flags", "fleet", "fleet-buckets", "glossary", "gpu", "in-process", "install", "isolated", "kubernetes", "metrics", "operators", "promises", "python",
            "rust-client", "session", "SUMMARY", "tensorflow", "threats")  # fmt: skip
 PAGES = [page for page in ALL if pathlib.Path(page).stem not in WITHOUT]
 

@@ -129,7 +129,7 @@ def test_alerts_ask_for_metrics_that_the_server_has(server):
 
 
 def test_the_page_says_how_many_alerts_there_are():
-    (said,) = re.findall(r"(\S+) alert rules with their tests", (ROOT / "docs" / "operator.md").read_text())
+    (said,) = re.findall(r"(\S+) alert rules with their tests", (ROOT / "docs" / "monitoring.md").read_text())
     numbers = "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty".split()
     assert said == numbers[len(rules()) - 10]
 
