@@ -1,4 +1,4 @@
-"""What does the server's side of the wire to a Python model look like? (docs/python.md, in Python, for tests of the other side.)"""
+"""What does the server's side of the wire to a Python model look like? (docs/python-process.md, in Python, for tests of the other side.)"""
 
 import array
 import contextlib

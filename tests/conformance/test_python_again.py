@@ -39,8 +39,8 @@ TIMEOUT_S = 60
 
 
 def put_documented(repository) -> None:
-    """The example of docs/python.md."""
-    text = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "python.md").read_text()
+    """The example of docs/python-advanced.md."""
+    text = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "python-advanced.md").read_text()
     code, config = re.search(r"```python\n(import triton_python_backend_utils.*?)```\n\n```protobuf\n(.*?)```", text, re.DOTALL).groups()
     version = repository / "documented" / "1"
     version.mkdir(parents=True)

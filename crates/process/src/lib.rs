@@ -9,7 +9,7 @@
 //! This is the server's side, which is the same for all kinds of child processes. A [`ProcessLauncher`] decides what runs in the child: crate
 //! `python` starts the user's interpreter, crate `isolated` starts this program again with an engine in it. Tensors are not sent: the child maps the
 //! client's own memory ([`nerite_memory::Share`]) and reads and writes there. Other tensors are copied once into blocks that both map. If a child
-//! dies, only its requests fail, and another child is started. `docs/python.md` and `docs/isolated.md` describe the packets. Their types
+//! dies, only its requests fail, and another child is started. `docs/python-process.md` describes the packets. Their types
 //! are in [`packets`].
 //!
 //! ```

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Packets that are sent implement [`std::fmt::Display`], and are written without intermediate lists. Received packets are JSON, of which each part
-//! is parsed when it is used: an invalid part fails only the request that it belongs to. `docs/python.md` describes the packets. `tests/packets` has
+//! is parsed when it is used: an invalid part fails only the request that it belongs to. `docs/python-process.md` describes the packets. `tests/packets` has
 //! one of each, which the tests of this module and of `python/nerite/model/packets.py` read and write.
 
 mod answer;

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each instance has its own process, with the user's own interpreter. This crate chooses the interpreter, starts it with the stub, and explains its
-//! failures. Crate `process` has the rules for all models in processes of their own. `docs/python.md` describes the packets. The other end of the
+//! failures. Crate `process` has the rules for all models in processes of their own. `docs/python-process.md` describes the packets. The other end of the
 //! channel is `python/nerite/model`.
 //!
 //! ```

@@ -1,7 +1,7 @@
 """How does a model that is a Python class run in a process of the user's own interpreter?
 
 These modules run in that process. nerite starts ``python -u -c`` with :mod:`launch` as the program, and sends the other modules over the
-socket that is the process's standard input, so nothing has to be installed (``docs/python.md`` describes the packets). They need numpy
+socket that is the process's standard input, so nothing has to be installed (``docs/python-process.md`` describes the packets). They need numpy
 only.
 
 * :mod:`.utils` is the module that a model imports as ``triton_python_backend_utils``. It can be imported without a server too, to test a

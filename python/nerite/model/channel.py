@@ -1,7 +1,7 @@
 """How are packets exchanged between the process and the server?
 
 A packet is a JSON object or a packed batch, and may have descriptors. If it is too long for the socket, it is in a memory file
-(``docs/python.md``).
+(``docs/python-process.md``).
 """
 
 from __future__ import annotations

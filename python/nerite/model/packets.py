@@ -1,7 +1,7 @@
 """Which packets do the server and a model's process exchange, and how is each encoded?
 
 The types are those of JSON, so packets need no conversion: a packet is a ``dict`` with one of the shapes below, and a tensor in it is a
-list of the parts that its type names. The server's side is ``crates/process/src/packets.rs``. ``docs/python.md`` describes both.
+list of the parts that its type names. The server's side is ``crates/process/src/packets.rs``. ``docs/python-process.md`` describes both.
 ``tests/packets`` has one packet of each kind, which the tests of both sides read and write.
 """
 

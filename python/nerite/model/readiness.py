@@ -1,6 +1,6 @@
 """How does a model report its own readiness?
 
-A thread waits in a call until the server checks the readiness. Its next call has the answer (``docs/python.md``).
+A thread waits in a call until the server checks the readiness. Its next call has the answer (``docs/python-process.md``).
 """
 
 from __future__ import annotations
