@@ -39,7 +39,7 @@ LINKED = {
 }
 ALL = ["README.md", "examples/README.md", "packaging/wheel/README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))]
 # Of these all commands stand for what the reader has, or are run elsewhere, as a comment at each says. Or they have none.
-WITHOUT = ("architecture", "batching", "compat", "flags", "fleet", "fleet-buckets", "glossary", "gpu", "guard", "in-process", "install", "isolated", "kubernetes", "limits", "operators", "promises", "python",
+WITHOUT = ("architecture", "backend-interface", "batching", "compat", "flags", "fleet", "fleet-buckets", "glossary", "gpu", "in-process", "install", "isolated", "kubernetes", "operators", "promises", "python",
            "rust-client", "session", "SUMMARY", "tensorflow", "threats")  # fmt: skip
 PAGES = [page for page in ALL if pathlib.Path(page).stem not in WITHOUT]
 
