@@ -66,6 +66,7 @@ def measured(run: Run, row: Row):
 
 def write(run: Run, results: page.Results, load: page.Load, out: pathlib.Path) -> None:
     # Drawing is imported late: it takes a second, which a single row does not need.
+    from comparison.latency import drawing
     from comparison.plots import draw
 
     out.mkdir(parents=True, exist_ok=True)
@@ -79,6 +80,8 @@ def write(run: Run, results: page.Results, load: page.Load, out: pathlib.Path) -
         # Under names without a date for the pages that show the newest ones.
         for name in drawn:
             shutil.copy(out / name, PICTURES / f"peer{name.removeprefix(str(day))}")
+        if latency := drawing((out / f"{day}.md").read_text()):
+            (PICTURES / "latency.svg").write_text(latency)
         page.SUMMARY.write_text(page.with_page(page.SUMMARY.read_text(), day))
     note(f"written: {out / f'{day}.md'}")
 
