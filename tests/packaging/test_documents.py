@@ -39,7 +39,7 @@ LINKED = {
 }
 ALL = ["README.md", "examples/README.md", "packaging/wheel/README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))]
 # Of these all commands stand for what the reader has, or are run elsewhere, as a comment at each says. Or they have none.
-WITHOUT = ("architecture", "backend-interface", "batching", "compat", "flags", "fleet", "fleet-buckets", "glossary", "gpu", "in-process", "install", "isolated", "kubernetes", "operators", "promises", "python",
+WITHOUT = ("architecture", "batching", "bench", "compat", "flags", "fleet", "fleet-buckets", "glossary", "gpu", "in-process", "install", "isolated", "kubernetes", "operators", "promises", "python", "request-counts",
            "rust-client", "session", "SUMMARY", "tensorflow", "threats")  # fmt: skip
 PAGES = [page for page in ALL if pathlib.Path(page).stem not in WITHOUT]
 
@@ -171,15 +171,6 @@ def test_a_server_that_stays_up_is_there_until_the_next(shell):
 def test_what_would_not_be_run_is_an_error(page):
     with pytest.raises(documents.Unclear):
         documents.steps(page)
-
-
-def test_what_a_session_costs_is_what_the_results_have():
-    text = (ROOT / "docs" / "shared-memory.md").read_text()
-    (said,) = re.findall(r"takes ([\d.]+) µs on one core, with `tritonclient.http` ([\d,]+) µs \(row T10 there\)", text)
-    (page,) = re.findall(r"\((results/[\d-]+\.md)\) has the machine", text)
-    results = (ROOT / "docs" / page).read_text()
-    found = [re.findall(rf"^\| {row}, one core \| p50 µs \|.*?\| ([\d.,]+) \| [^|]*\| [^|]*\|$", results, re.M) for row in ("nerite, session", "tritonclient.http")]
-    assert found == [[said[0]], [said[1]]]
 
 
 def flags_of_row(title: str) -> list[str]:
