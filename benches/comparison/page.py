@@ -18,8 +18,8 @@ from .sides import Run
 OTHERS_MAX = 0.1
 OTHERS_S = 2
 SUMMARY = ROOT / "docs" / "SUMMARY.md"
-# The line of the summary below which pages of results stand.
-PROMISES = "- [What is promised, and benchmarks](promises.md)"
+# How the line of the summary ends below which pages of results stand.
+PROMISES = "](promises.md)"
 MADE = re.compile(r"  - \[Measured on [0-9-]+\]\(results/([0-9-]+)\.md\)")
 
 # What the rows found: their tables, or why there are none.
@@ -115,5 +115,10 @@ def commit() -> str:
 def with_page(summary: str, day: datetime.date) -> str:
     """The summary of the site with the page of this day, the newest first."""
     lines = [line for line in summary.splitlines() if not ((found := MADE.fullmatch(line)) and found[1] == str(day))]
-    lines.insert(lines.index(PROMISES) + 1, f"  - [Measured on {day}](results/{day}.md)")
+    lines.insert(promises_at(lines) + 1, f"  - [Measured on {day}](results/{day}.md)")
     return "\n".join(lines) + "\n"
+
+
+def promises_at(lines: list[str]) -> int:
+    (at,) = (at for at, line in enumerate(lines) if line.endswith(PROMISES))
+    return at

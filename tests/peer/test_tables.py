@@ -108,7 +108,7 @@ def test_the_summary_has_each_page_once_and_the_newest_first():
     once = page.with_page(summary, day)
     assert page.with_page(once, day) == once
     lines = page.with_page(once, later).splitlines()
-    at = lines.index(page.PROMISES)
+    at = page.promises_at(lines)
     assert lines[at + 1 : at + 3] == ["  - [Measured on 2026-11-30](results/2026-11-30.md)", "  - [Measured on 2026-11-29](results/2026-11-29.md)"]
 
 
