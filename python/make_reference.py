@@ -31,6 +31,7 @@ HEAD = """# Clients: API reference
 
 ## Python
 
+This page is for programmers who look up a call: it lists every public class and function of the Python package.
 Names that begin with an underscore are private. For `nerite.http` and `nerite.grpc`, this page lists only names that `tritonclient` lacks or that differ from it. All other
 names are `tritonclient`'s own.
 """
@@ -98,13 +99,23 @@ def members(name: str, value: type) -> Iterator[tuple[str, str]]:
         is_method = inspect.isfunction(what) or isinstance(what, (property, classmethod, staticmethod))
         if not is_method or one in INTERNAL.get(name.rpartition(".")[2], ()):
             continue
-        summary = paragraphs(what)[0].replace("\n", " ").replace("|", "\\|")
+        summary = cell(paragraphs(what)[0].replace("\n", " "))
         if isinstance(what, property):
             yield one, summary
         elif isinstance(what, (classmethod, staticmethod)):
             yield one + signature(getattr(value, one)), summary
         else:
             yield "model" * (one == "__call__") + one.replace("__call__", "") + signature(what, skip_self=True), summary
+
+
+def cell(text: str) -> str:
+    """The first sentence of a text, and further ones while a reader of a table reads them: at most 25 words."""
+    kept = ""
+    for sentence in re.split(r"(?<=\.)\s+(?=[A-Z`])", text):
+        if kept and len(f"{kept} {sentence}".split()) > 25:
+            break
+        kept = f"{kept} {sentence}".strip()
+    return kept.replace("|", "\\|")
 
 
 def signature(value: Any, skip_self: bool = False) -> str:

@@ -41,7 +41,7 @@ HEAD = """# The Rust client: API reference
 
 <!-- Written by crates/client/make_rust_reference.py from the comments in the sources; a test fails if it is not current. -->
 
-The crate `nerite-client` calls nerite, and every other server that speaks Triton's protocols, over HTTP and gRPC. It also calls nerite over a session. Calls
+This page is for programmers who look up a call of the crate `nerite-client`. The crate calls nerite, and every other server that speaks Triton's protocols, over HTTP and gRPC. It also calls nerite over a session. Calls
 are `async`, except those of `nerite_client::blocking`, which wait. This page has one line for each public name. `cargo doc -p nerite-client --no-deps --open`
 shows more of each, with examples.
 
@@ -135,9 +135,18 @@ def name_of(item: Item) -> str:
     return item.signature.split("fn ")[1].split("(")[0]
 
 
+def cell(text: str) -> str:
+    """The first sentence of a text, and further ones while a reader of a table reads them: at most 25 words."""
+    kept = ""
+    for sentence in re.split(r"(?<=\.)\s+(?=[A-Z`])", text):
+        if kept and len(f"{kept} {sentence}".split()) > 25:
+            break
+        kept = f"{kept} {sentence}".strip()
+    return kept.replace("|", "\\|")
+
+
 def row(item: Item) -> str:
-    about = item.about.replace("|", "\\|")
-    return f"| `{item.signature.replace('|', chr(92) + '|')}` | {about} |"
+    return f"| `{item.signature.replace('|', chr(92) + '|')}` | {cell(item.about)} |"
 
 
 def page() -> str:

@@ -8,9 +8,9 @@ use crate::token::AUTHORIZATION;
 use crate::{Error, Session, SessionOptions, grpc, http};
 
 impl http::Client {
-    /// A session with the same server, for leases and for outputs of unknown size, if its socket is at a default path: that of this client's port, or
-    /// [`crate::default_path`]. `None` for a server on another host, or for a server other than nerite. The error is [`Error::Untrusted`] if a process that is
-    /// not trusted listens at the socket. Requests can still be sent over this client then.
+    /// A session with the same server, if its socket is at a default path. `None` for a server on another host, or for one other than nerite. The default
+    /// paths are that of this client's port, and [`crate::default_path`]. The error is [`Error::Untrusted`] if a process that is not trusted listens at the
+    /// socket. Requests can still be sent over this client then.
     pub async fn session(&self) -> Result<Option<Session>, Error> {
         let paths = paths_of(self.port());
         beside(&self.server_metadata().await?, &paths, self.authorization()).await
@@ -23,9 +23,9 @@ impl http::Client {
 }
 
 impl grpc::Client {
-    /// A session with the same server, for leases and for outputs of unknown size, if its socket is at a default path: that of this client's port, or
-    /// [`crate::default_path`]. `None` for a server on another host, or for a server other than nerite. The error is [`Error::Untrusted`] if a process that is
-    /// not trusted listens at the socket. Requests can still be sent over this client then.
+    /// A session with the same server, if its socket is at a default path. `None` for a server on another host, or for one other than nerite. The default
+    /// paths are that of this client's port, and [`crate::default_path`]. The error is [`Error::Untrusted`] if a process that is not trusted listens at the
+    /// socket. Requests can still be sent over this client then.
     pub async fn session(&self) -> Result<Option<Session>, Error> {
         let paths = paths_of(self.port());
         beside(&self.server_metadata().await?, &paths, self.authorization()).await

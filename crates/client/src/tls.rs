@@ -129,8 +129,8 @@ impl Tls {
         Ok((TlsConnector::from(config), name))
     }
 
-    /// The same certificates for connections that a program makes by itself with the crate `rustls`: its configuration for `protocol` (ALPN), such as
-    /// `http/1.1`, and the name that the certificate of the server at `host` must have.
+    /// The same certificates for connections that a program makes by itself with the crate `rustls`. Returns its configuration for `protocol` (ALPN), such
+    /// as `http/1.1`, and the name that the certificate of the server at `host` must have.
     pub fn rustls_config(
         &self,
         host: &str,
