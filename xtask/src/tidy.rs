@@ -6,13 +6,13 @@
 mod allow;
 mod cycles;
 mod files;
-mod flags;
 mod functions;
 mod glossary;
 mod interface;
 mod layers;
 mod links;
 mod locks;
+mod pages;
 mod profiles;
 mod readmes;
 mod skeleton;
@@ -88,11 +88,11 @@ fn judge(tree: &Tree, allowed: &[Allowance]) -> Vec<Finding> {
     findings.extend(unsafety::check_roots(tree));
     findings.extend(layers::check(tree));
     findings.extend(cycles::check(tree));
-    findings.extend(flags::check(tree));
     findings.extend(interface::check(tree));
     findings.extend(profiles::check(tree));
     findings.extend(readmes::check(tree));
     findings.extend(links::check(tree));
+    findings.extend(pages::check(tree));
     findings.extend(locks::check(tree));
     findings.extend(waits::check(tree));
     allow::apply(findings, allowed)
@@ -115,8 +115,8 @@ mod tests {
 
     #[test]
     fn the_glossary_holds_for_python_too() {
-        let page = "## Retired words\n\n| `Old` | `New` |\n";
-        let tree = Tree::of([(glossary::DOCS, page), ("python/a.py", "# `Old` and Old\nx = Old('Old')\ny = 'Old'\n")]);
+        let tree =
+            Tree::of([(glossary::FILE, "Old: New\n"), ("python/a.py", "# `Old` and Old\nx = Old('Old')\ny = 'Old'\n")]);
         let findings = judge(&tree, &[]).into_iter().filter(|finding| finding.rule == "glossary");
         assert_eq!(
             findings.map(|finding| (finding.path, finding.line)).collect::<Vec<_>>(),

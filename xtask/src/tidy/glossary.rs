@@ -1,19 +1,18 @@
-//! Does anything have a name that the glossary has retired?
+//! Does anything have a name that was retired?
 
 use super::Finding;
 use super::tree::Tree;
 
-/// The glossary. The table below its last heading lists retired names in backquotes, in the first column.
-pub const DOCS: &str = "docs/glossary.md";
-const HEADING: &str = "## Retired words";
+/// The retired names. Each line is `name: what to say instead`.
+pub const FILE: &str = "xtask/retired.txt";
 
 /// Looks for retired names in `skeleton`, and for a retired name of the file itself.
 pub fn check(tree: &Tree, path: &str, skeleton: &str) -> Vec<Finding> {
-    let retired = tree.text(DOCS).map(retired).unwrap_or_default();
+    let retired = tree.text(FILE).map(retired).unwrap_or_default();
     let file = path.rsplit('/').next().unwrap_or(path);
     let mut findings = Vec::new();
     for (name, instead) in &retired {
-        let text = || format!("the glossary retired '{name}': {instead}");
+        let text = || format!("'{name}' is retired: {instead}");
         if file == *name {
             findings.push(Finding::new("glossary", path, 0, text()));
         }
@@ -28,15 +27,8 @@ pub fn check(tree: &Tree, path: &str, skeleton: &str) -> Vec<Finding> {
 }
 
 /// The retired names, each with its replacement.
-fn retired(page: &str) -> Vec<(&str, &str)> {
-    let Some((_, table)) = page.split_once(HEADING) else { return Vec::new() };
-    let rows = table.lines().filter_map(|line| line.strip_prefix("| `"));
-    let cells = rows.filter_map(|row| row.split_once('|'));
-    cells
-        .flat_map(|(names, instead)| {
-            names.split('`').step_by(2).map(move |name| (name, instead.trim_matches([' ', '|'])))
-        })
-        .collect()
+fn retired(list: &str) -> Vec<(&str, &str)> {
+    list.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(": ")).collect()
 }
 
 fn has_word(line: &str, word: &str) -> bool {
@@ -49,11 +41,11 @@ fn has_word(line: &str, word: &str) -> bool {
 mod tests {
     use super::*;
 
-    const PAGE: &str = "| `Kept` | a word |\n## Retired words\n\n| retired | instead |\n|---|---|\n| `Old`, `gone`, `old.rs` | `New` |\n";
+    const LIST: &str = "# comment: x\nOld: `New`\ngone: `New`\nold.rs: `New`\n";
 
     #[track_caller]
     fn check_lines(path: &str, source: &str, lines: &[usize]) {
-        let tree = Tree::of([(DOCS, PAGE)]);
+        let tree = Tree::of([(FILE, LIST)]);
         let found = check(&tree, path, source);
         assert_eq!(found.iter().map(|finding| finding.line).collect::<Vec<_>>(), lines, "{found:?}");
     }

@@ -75,7 +75,7 @@ fn resolve(page: &str, file: &str) -> Option<String> {
 }
 
 /// The lines of a page outside code blocks, with their numbers.
-fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(super) fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut is_code = false;
     text.lines().enumerate().filter_map(move |(index, line)| {
         let is_fence = line.trim_start().starts_with("```");

@@ -105,7 +105,7 @@ fn is_read(path: &str) -> bool {
         return FILES.contains(&path) || is_page(path);
     };
     let name = path.rsplit('/').next().unwrap_or(path);
-    let is_list = Path::new(name).extension().is_some_and(|end| end == "allow");
+    let is_list = Path::new(name).extension().is_some_and(|end| end == "allow" || end == "txt") && folder == "xtask";
     FOLDERS.contains(&folder) && (is_source(name) || is_page(name) || name == "Cargo.toml" || is_list)
 }
 
