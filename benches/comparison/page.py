@@ -54,14 +54,16 @@ def head(run: Run, load: Load, day: datetime.date, command: str) -> str:
         "versions": f"nerite {nerite_version(run)}, commit {commit()}; {run.peer.name} ({peer_version(run)}; {run.peer.model})",
         "load average": f"{load.before} before, {load.after} after, over 1, 5 and 15 minutes",
         "other programs": f"used {load.others:.0%} of the cores before the first row{'; **read ratios only**' if load.others > OTHERS_MAX else ''}",
-        "order": f"{options.runs} × A B B A, {options.seconds:g} s each; medians",
+        "order": f"{options.runs} × ({run.peer.name}, nerite, nerite, {run.peer.name}), {options.seconds:g} s each; a figure is the median",
     }
     table = "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts.items())])
     return (
-        f"# Measured on {day}\n\n{table}\n\n"
-        "Figures are those of a request. A ratio is that of nerite to "
-        f"{run.peer.name}: below 1 is better for all but infer/s and responses/s. The limit is a bare epoll loop in C that answers with the same bytes, where the\n"
-        "table does not name another one. A dash stands for what was not measured: there is no peer, or this machine does not count it.\n"
+        f"# Measured on {day}\n\n"
+        f"This page is for engineers who compare nerite with {run.peer.name}. The worst and the best of such figures are in\n"
+        f"[What is promised](../promises.md#worst-and-best-figures).\n\n{table}\n\n"
+        "A figure is that of one request. A ratio is nerite divided by "
+        f"{run.peer.name}: below 1 is better, except for infer/s and responses/s. The limit is a bare epoll loop in C that answers with the same\n"
+        "bytes, unless the table names another one. A dash: there is no peer, or this machine does not count that.\n"
     )
 
 

@@ -6,6 +6,7 @@ file of it, and other hosts are not asked.
 
 import html.parser
 import pathlib
+import posixpath
 import re
 import shutil
 import subprocess
@@ -70,7 +71,7 @@ def leads_somewhere(link: str, name: str, pages: dict[str, Page], site: pathlib.
     parts = urllib.parse.urlsplit(link)
     if parts.scheme:
         return parts.scheme in ("http", "https", "mailto")
-    target = pathlib.PurePosixPath(name).parent.joinpath(urllib.parse.unquote(parts.path)).as_posix() if parts.path else name
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(name), urllib.parse.unquote(parts.path))) if parts.path else name
     if target not in pages:
         return not parts.fragment and (site / target).is_file()
     return not parts.fragment or urllib.parse.unquote(parts.fragment) in pages[target].anchors
@@ -105,9 +106,10 @@ def site(tmp_path_factory) -> pathlib.Path:
 
 
 def test_each_page_of_docs_is_in_the_site_and_in_its_contents(site):
-    expected = {f"{page.stem}.html" for page in (ROOT / "docs").glob("*.md") if page.stem != "SUMMARY"}
+    docs = ROOT / "docs"
+    expected = {page.relative_to(docs).with_suffix(".html").as_posix() for page in docs.rglob("*.md") if page.stem != "SUMMARY"}
     assert len(expected) > 20
-    assert expected <= {page.name for page in site.iterdir()}
+    assert all((site / page).is_file() for page in expected)
     assert expected <= set(Page((site / "toc.html").read_text()).links)
 
 
