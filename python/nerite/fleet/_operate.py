@@ -22,8 +22,8 @@ ANSWER_S = 30.0
 def up(source: Source, *, address: Optional[str] = None, within_s: Optional[float] = None) -> Dict[str, Any]:
     """Makes the fleet what the file or dict says, and returns its status when it is.
 
-    A fleet that is up gets new settings: replicas whose models, flags or resources differ are replaced one at a time, as by :func:`roll`. ``address`` names a
-    Ray cluster if this host is no node of one. ``within_s`` bounds the wait. Raises FleetError if the fleet is not ready in time, or went back.
+    A fleet that is up gets new settings: replicas whose models, flags or resources differ are replaced one at a time, as by :func:`roll`. ``address`` names the
+    Ray cluster, of which this host is a node; by default the one that runs here. ``within_s`` bounds the wait. Raises FleetError if the fleet is not ready in time, or went back.
     """
     return _change(source, address, within_s, is_roll=False)
 

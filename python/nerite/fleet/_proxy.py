@@ -71,7 +71,6 @@ class ProxyActor:
         self._host = ray.util.get_node_ip_address()
         self._node = ray.get_runtime_context().get_node_id()
         self._folder = Folder()
-        self._proxy: Optional[Proxy] = None
         self._wish: Optional[Proxy] = None
         self._changed = threading.Event()
         self._ending = threading.Event()
