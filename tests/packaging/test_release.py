@@ -275,7 +275,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         ("nerite serve --model-control-mode", "ex", {"explicit"}),
         ("tritonserver", "--grpc-po", {"--grpc-port"}),
         ("nerite shm", "d", {"drop"}),
-        ("nerite config", "", {"check", "show", "--no-files", "--config", "--help"}),
+        ("nerite config", "", {"check", "show", "--models", "--no-files", "--config", "--help"}),
     ],
 )
 def test_bash_completes(made, words, last, expect):
