@@ -2,12 +2,14 @@
 """Which pictures do the README and the pages show?
 
     python3 packaging/pictures.py                          # request.svg and latency.svg
-    NERITE_BIN=target/release/nerite python3 packaging/pictures.py top demo
+    NERITE_BIN=target/release/nerite python3 packaging/pictures.py top demo page
 
 `request` is a drawing. `latency` is drawn from the newest page of docs/results, as `cargo xtask peer` does when it writes that page. `top` and `demo` show what
-the program prints on a terminal, so take a release build. `top` needs numpy and the Python package for its load.
+the program prints on a terminal, so take a release build. `page` is the page for browsers, light and dark, in Debian's chromium. `top` and `page` need numpy
+for their load, and `page` selenium: use the environment of the tests.
 """
 
+import contextlib
 import fcntl
 import html
 import os
@@ -39,8 +41,7 @@ import nerite
 
 client = nerite.connect(sys.argv[1])
 digits, simple, identity = (client.model(name) for name in ("digits", "simple", "identity_fp32"))
-ends = time.monotonic() + float(sys.argv[2])
-while time.monotonic() < ends:
+while True:
     digits(image=np.zeros((8, 64), np.float32))
     simple(np.ones((1, 16), np.int32), np.ones((1, 16), np.int32))
     identity(np.zeros(16384, np.float32))
@@ -118,6 +119,32 @@ def last_look(written: str) -> list[str]:
 
 def top() -> str:
     """`nerite top` beside a server with some load."""
+    with loaded() as url:
+        written = on_terminal([program(), "top", "--url", url], 3)
+    lines = [line.replace(url.rpartition(":")[2], "8002") for line in last_look(written)]
+    return screen(lines, "nerite top")
+
+
+def page() -> None:
+    """The page for browsers of a server with some load."""
+    sys.path.insert(0, str(ROOT / "tests" / "page"))
+    import browsers
+
+    with loaded() as url, browsers.opened() as browser:
+        browser.set_window_size(1100, 1000)
+        browser.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
+        browser.get(url)
+        # The charts of the page show two minutes.
+        time.sleep(100)
+        for scheme in ("light", "dark"):
+            browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+            time.sleep(2)
+            browser.save_screenshot(str(PICTURES / f"page-{scheme}.png"))
+
+
+@contextlib.contextmanager
+def loaded():
+    """A server with some load; the address of its metrics."""
     with tempfile.TemporaryDirectory(prefix="nerite-") as folder:
         ports, session = free_ports(3), f"{folder}/session.sock"
         flags = [f"--{name}-port={port}" for name, port in zip(("http", "grpc", "metrics"), ports)]
@@ -126,21 +153,20 @@ def top() -> str:
         try:
             while server.poll() is None and subprocess.run([program(), "ready", f"http://127.0.0.1:{ports[0]}"], capture_output=True).returncode:
                 time.sleep(0.1)
-            load = subprocess.Popen([sys.executable, "-c", LOAD, f"unix:{session}", "6"], env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
+            load = subprocess.Popen([sys.executable, "-c", LOAD, f"unix:{session}"], env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
             time.sleep(2)
-            written = on_terminal([program(), "top", "--url", f"http://127.0.0.1:{ports[2]}"], 3)
+            yield f"http://127.0.0.1:{ports[2]}"
+            load.terminate()
             load.wait()
         finally:
             server.terminate()
             server.wait()
-    lines = [line.replace(f":{ports[2]}", ":8002") for line in last_look(written)]
-    return screen(lines, "nerite top")
 
 
 def demo() -> str:
-    """What `nerite demo` prints."""
+    """What `nerite demo` prints, without the commands to try."""
     done = subprocess.run([program(), "demo", "--exit", "--examples", ROOT / "examples"], capture_output=True, text=True, check=True)
-    lines = done.stdout.rstrip().splitlines()
+    lines = done.stdout.partition("\nTo try:")[0].rstrip().replace(f"{ROOT}/", "").splitlines()
     return screen(["$ nerite demo --exit", *lines], "nerite demo", max(map(len, lines)))
 
 
@@ -172,7 +198,7 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-MADE = {"request": request, "latency": lambda: latency.drawing(newest_results().read_text()), "top": top, "demo": demo}
+MADE = {"request": request, "latency": lambda: latency.drawing(newest_results().read_text()), "top": top, "demo": demo, "page": page}
 
 
 def main() -> None:
@@ -180,8 +206,10 @@ def main() -> None:
     if unknown := [name for name in names if name not in MADE]:
         sys.exit(f"no picture {', '.join(unknown)}; there are {', '.join(MADE)}")
     for name in names:
-        (PICTURES / f"{name}.svg").write_text(MADE[name]())
-        print(f"written: docs/pictures/{name}.svg")
+        picture = MADE[name]()
+        if picture:
+            (PICTURES / f"{name}.svg").write_text(picture)
+        print(f"written: {name}")
 
 
 if __name__ == "__main__":
