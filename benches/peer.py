@@ -18,7 +18,6 @@ import argparse
 import datetime
 import os
 import pathlib
-import shutil
 import sys
 import tempfile
 import time
@@ -77,9 +76,6 @@ def write(run: Run, results: page.Results, load: page.Load, out: pathlib.Path) -
     parts += [page.section(row, found, run.names) for row, found in results]
     (out / f"{day}.md").write_text("\n".join(filter(None, parts)))
     if out == RESULTS:
-        # Under names without a date for the pages that show the newest ones.
-        for name in drawn:
-            shutil.copy(out / name, PICTURES / f"peer{name.removeprefix(str(day))}")
         if latency := drawing((out / f"{day}.md").read_text()):
             (PICTURES / "latency.svg").write_text(latency)
         page.SUMMARY.write_text(page.with_page(page.SUMMARY.read_text(), day))
