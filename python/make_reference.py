@@ -26,12 +26,13 @@ HEAD = """# Clients: API reference
 
 <!-- Written by python/make_reference.py from the docstrings; a test fails if it is not current. -->
 
+This page is for programmers who look up a call: it lists every public class and function of the Python package.
+
 - [Python](#python): the package `nerite` ([what it is for](../python/README.md)), in the distributions `nerite` and `nerite-client`
 - [Rust](#rust): the crate `nerite-client`
 
 ## Python
 
-This page is for programmers who look up a call: it lists every public class and function of the Python package.
 Names that begin with an underscore are private. For `nerite.http` and `nerite.grpc`, this page lists only names that `tritonclient` lacks or that differ from it. All other
 names are `tritonclient`'s own.
 """
