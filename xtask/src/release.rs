@@ -21,7 +21,7 @@ use std::process::Command;
 
 use crate::compile::{self, LIBRARY, Machine};
 use crate::library;
-pub use tag::tag;
+pub use tag::{REPORT, commit_of, passed_line, tag};
 use tag::{check_tagged, git_in};
 
 /// The directory tree as it is installed below /usr. The manifest of the Debian package names files in it.

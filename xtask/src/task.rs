@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use crate::capacity;
 use crate::deny::MANIFESTS;
 use crate::output::{self, Output};
+use crate::release::{REPORT, commit_of, passed_line};
 use crate::results::Results;
 use crate::steps::{Step, Work};
 use crate::suite::{Runner, Suite};
@@ -25,8 +26,6 @@ use crate::summary::{self, Done, End, Limits, Tests};
 pub const UNAVAILABLE: u8 = 69;
 /// The most failed tests that get a second trial. More are no matter of chance.
 const SECOND_TRIALS_MAX: usize = 5;
-/// The summary as a file. `cargo xtask release --tag` reads its first line.
-pub const REPORT: &str = "target/report.md";
 /// The seed of the property tests, so that a run tests the same values as the run before.
 const SEED: &str = "20261128";
 
@@ -52,11 +51,6 @@ impl From<String> for Stop {
     }
 }
 
-/// What a report begins with if `cargo xtask test all` passed on a commit, and no file differed from the commit.
-pub fn passed_line(commit: &str) -> String {
-    format!("cargo xtask test all passed on commit {commit}")
-}
-
 /// Runs the steps, prints the summary, and returns the exit status.
 pub fn run(root: &Path, steps: &[Step], limits: Limits) -> ExitCode {
     match Task::new(root, limits).map_err(Stop::from).and_then(|task| task.all(steps)) {
@@ -68,15 +62,6 @@ pub fn run(root: &Path, steps: &[Step], limits: Limits) -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// The commit of the files below `root`. `None` if a file differs from the commit.
-fn commit_of(root: &Path) -> Option<String> {
-    let git = |words: &[&str]| {
-        let output = Command::new("git").args(words).current_dir(root).output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    git(&["status", "--porcelain"])?.is_empty().then(|| git(&["rev-parse", "HEAD"]))?
 }
 
 impl<'a> Task<'a> {
@@ -96,7 +81,7 @@ impl<'a> Task<'a> {
 
     /// Whether everything passed.
     fn all(&self, steps: &[Step]) -> Result<bool, Stop> {
-        let commit = commit_of(self.root);
+        let commit = commit_of(self.root).ok();
         let mut done: Vec<Done> = Vec::new();
         for (number, step) in steps.iter().enumerate() {
             println!("\n== {}/{} {}", number + 1, steps.len(), step.about);
@@ -114,7 +99,7 @@ impl<'a> Task<'a> {
         let mut text = summary::lines(&done, self.limits).join("\n");
         println!("\n{text}");
         let is_good = summary::is_good(&done, self.limits);
-        let unchanged = commit_of(self.root).filter(|now| commit.as_ref() == Some(now));
+        let unchanged = commit_of(self.root).ok().filter(|now| commit.as_ref() == Some(now));
         if let Some(commit) = unchanged
             && is_good
             && self.limits == Limits::None

@@ -7,14 +7,30 @@ use std::path::Path;
 use std::process::Command;
 
 use super::{output, version_of};
-use crate::task::{REPORT, passed_line};
+
+/// The summary of the last tests, as a file.
+pub const REPORT: &str = "target/report.md";
+
+/// What a report begins with if `cargo xtask test all` passed on a commit, and no file differed from the commit.
+pub fn passed_line(commit: &str) -> String {
+    format!("cargo xtask test all passed on commit {commit}")
+}
+
+/// The commit of the tree. Err if a file differs from it. Files that git ignores do not count.
+pub fn commit_of(root: &Path) -> Result<String, String> {
+    let changes = output(git_in(root).args(["status", "--porcelain", "--untracked-files=normal"]))?;
+    if let Some(first) = changes.lines().next() {
+        let count = changes.lines().count();
+        return Err(format!("{count} changes are in no commit, the first is '{}': commit them", first.trim()));
+    }
+    output(git_in(root).args(["rev-parse", "HEAD"])).map(|commit| commit.trim().to_owned())
+}
 
 /// Makes the tag of this version, with the report of the tests as its message.
 pub fn tag(root: &Path) -> Result<(), String> {
     let git = |words: &[&str]| output(git_in(root).args(words));
     let tag = format!("v{}", version_of(root)?);
-    check_committed(root)?;
-    check_passed(root, git(&["rev-parse", "HEAD"])?.trim())?;
+    check_passed(root, &commit_of(root)?)?;
     git(&["tag", "-a", &tag, "--cleanup=verbatim", "-F", REPORT])?;
     println!("{tag} is made; `git push origin {tag}` publishes it");
     Ok(())
@@ -33,26 +49,20 @@ fn check_passed(root: &Path, commit: &str) -> Result<(), String> {
     }
 }
 
-/// Whether each change is in a commit. Files that git ignores do not count.
-fn check_committed(root: &Path) -> Result<(), String> {
-    let changes = output(git_in(root).args(["status", "--porcelain", "--untracked-files=normal"]))?;
-    let Some(first) = changes.lines().next() else { return Ok(()) };
-    Err(format!("{} changes are in no commit, the first is '{}': commit them", changes.lines().count(), first.trim()))
-}
-
 /// Whether the tree is that of the tag of this version.
 pub(super) fn check_tagged(root: &Path, version: &str) -> Result<(), String> {
     const CURE: &str = "`cargo xtask release --snapshot` makes packages of what lies here";
     let git = |words: &[&str]| output(git_in(root).args(words));
-    check_committed(root).map_err(|fault| format!("{fault}; {CURE}"))?;
-    let (tag, head) = (format!("v{version}"), git(&["rev-parse", "HEAD"])?);
+    let head = commit_of(root).map_err(|fault| format!("{fault}; {CURE}"))?;
+    let tag = format!("v{version}");
     let Ok(tagged) = git(&["rev-parse", "--quiet", "--verify", &format!("refs/tags/{tag}^{{commit}}")]) else {
         return Err(format!(
             "there is no tag '{tag}' of the version in Cargo.toml: `cargo xtask release --tag`; {CURE}"
         ));
     };
+    let tagged = tagged.trim();
     if tagged != head {
-        let [tagged, head] = [&tagged, &head].map(|hash| &hash[..hash.len().min(12)]);
+        let [tagged, head] = [tagged, &head].map(|hash| &hash[..hash.len().min(12)]);
         return Err(format!("tag '{tag}' is commit {tagged}, and the tree is of {head}: `git checkout {tag}`; {CURE}"));
     }
     Ok(())
