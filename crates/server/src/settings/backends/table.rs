@@ -36,7 +36,7 @@ pub(crate) const OF_ALL: &[BackendSetting] = settings! {
     "auto-complete-config" Accepted, "Accepted, ignored: use --disable-auto-complete-config.";
     "backend-directory" Accepted, "Accepted, ignored: use --backend-directory.";
     "default-max-batch-size" Yes, "The max_batch_size of a model that can batch and whose configuration sets none. Default is 4.";
-    "min-compute-capability" Accepted, "Accepted, ignored: use --min-supported-compute-capability.";
+    "min-compute-capability" Yes, "What compiled backends get as the oldest GPU. Default is --min-supported-compute-capability. Built-in backends ignore it.";
 };
 
 /// The settings by backend.
