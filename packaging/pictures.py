@@ -17,11 +17,9 @@ import pathlib
 import pty
 import re
 import select
-import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import termios
 import time
 
@@ -145,22 +143,18 @@ def page() -> None:
 @contextlib.contextmanager
 def loaded():
     """A server with some load; the address of its metrics."""
-    with tempfile.TemporaryDirectory(prefix="nerite-") as folder:
-        ports, session = free_ports(3), f"{folder}/session.sock"
-        flags = [f"--{name}-port={port}" for name, port in zip(("http", "grpc", "metrics"), ports)]
-        command = [program(), "serve", f"--model-repository={ROOT / 'examples' / 'models'}", f"--session-socket={session}", *flags]
-        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    sys.path.insert(0, str(ROOT / "python"))
+    import nerite
+
+    os.environ["NERITE_BIN"] = program()
+    with nerite.serve(ROOT / "examples" / "models") as server:
+        load = subprocess.Popen([sys.executable, "-c", LOAD, f"unix:{server.session_socket}"], env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
         try:
-            while server.poll() is None and subprocess.run([program(), "ready", f"http://127.0.0.1:{ports[0]}"], capture_output=True).returncode:
-                time.sleep(0.1)
-            load = subprocess.Popen([sys.executable, "-c", LOAD, f"unix:{session}"], env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
             time.sleep(2)
-            yield f"http://127.0.0.1:{ports[2]}"
+            yield f"http://{server.metrics}"
+        finally:
             load.terminate()
             load.wait()
-        finally:
-            server.terminate()
-            server.wait()
 
 
 def demo() -> str:
@@ -188,14 +182,6 @@ def on_terminal(command: list[str], seconds: float) -> str:
 
 def program() -> str:
     return os.environ.get("NERITE_BIN", str(ROOT / "target" / "release" / "nerite"))
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 MADE = {"request": request, "latency": lambda: latency.drawing(newest_results().read_text()), "top": top, "demo": demo, "page": page}

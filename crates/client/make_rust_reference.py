@@ -6,9 +6,14 @@
 
 import pathlib
 import re
+import sys
 from typing import NamedTuple
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent.parent / "python"))
+
+from make_reference import cell  # noqa: E402
+
 SOURCES = HERE / "src"
 PAGE = HERE.parent.parent / "docs" / "rust-client.md"
 EXAMPLE = HERE / "examples" / "sum.rs"
@@ -133,16 +138,6 @@ def read() -> tuple[dict[str, Item], dict[str, list[Item]], dict[str, Item]]:
 
 def name_of(item: Item) -> str:
     return item.signature.split("fn ")[1].split("(")[0]
-
-
-def cell(text: str) -> str:
-    """The first sentence of a text, and further ones while a reader of a table reads them: at most 25 words."""
-    kept = ""
-    for sentence in re.split(r"(?<=\.)\s+(?=[A-Z`])", text):
-        if kept and len(f"{kept} {sentence}".split()) > 25:
-            break
-        kept = f"{kept} {sentence}".strip()
-    return kept.replace("|", "\\|")
 
 
 def row(item: Item) -> str:
